@@ -63,7 +63,7 @@ def lines(text):
 blkmq, sched = sources("crates/blkmq/src"), sources("crates/blkmq-sched/src")
 rows = []
 
-queue = blocks("impl RequestQueue", blkmq)
+queue = blocks("impl (?:Request)?Queue", blkmq)
 methods = [visible for _, body in queue for visible in METHOD.findall(body)]
 rows.append(("RequestQueue: methods", len(methods)))
 rows.append(("RequestQueue: public methods", methods.count("pub ")))

@@ -59,7 +59,7 @@ pub(crate) struct Served {
     pub(crate) uris: Vec<String>,
     /// The weights and priorities that the configuration gives its exports.
     pub(crate) shares: Shares,
-    pub(crate) q: Arc<RequestQueue>,
+    pub(crate) q: RequestQueue,
     /// Which clients its connections are.
     pub(crate) placement: Arc<Placement>,
     /// What its clients received.

@@ -316,8 +316,8 @@ impl Serve {
         };
         let url = scraped.as_ref().map(metrics::url);
         let has_shares = state.queues.iter().any(Served::has_shares);
-        let watched = state.queues.iter().map(|queue| (queue.name.clone(), Arc::clone(&queue.q))).collect();
-        let histories = state.queues.iter().map(|queue| (Arc::clone(&queue.q), Arc::clone(&queue.history))).collect();
+        let watched = state.queues.iter().map(|queue| (queue.name.clone(), queue.q.clone())).collect();
+        let histories = state.queues.iter().map(|queue| (queue.q.clone(), Arc::clone(&queue.history))).collect();
         sampler::start(histories).map_err(failed)?;
         control::start(listener, scraped, state).map_err(failed)?;
         let _watch = Watch::start(watched, operator::say).map_err(failed)?;
@@ -372,12 +372,7 @@ fn take_place(
 }
 
 /// Every queue, with all the URIs at which clients find it.
-fn served(
-    exports: &[Export],
-    queues: &[Arc<RequestQueue>],
-    placements: &Placements,
-    uris: &[Vec<String>],
-) -> Vec<Served> {
+fn served(exports: &[Export], queues: &[RequestQueue], placements: &Placements, uris: &[Vec<String>]) -> Vec<Served> {
     let own = exports.iter().zip(queues).filter_map(|(export, q)| {
         let Disk::Own { device, .. } = &export.disk else { return None };
         let name = export.queue();
@@ -389,7 +384,7 @@ fn served(
             read_only: export.read_only,
             uris: here.flat_map(|(_, uris)| uris).cloned().collect(),
             shares: shares(exports, name),
-            q: Arc::clone(q),
+            q: q.clone(),
             placement: Arc::clone(&placements[name]),
             history: sampler::Shared::default(),
         })

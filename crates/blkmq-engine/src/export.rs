@@ -31,7 +31,7 @@ pub struct Export {
     /// Whether nothing can be written.
     pub read_only: bool,
     /// The queue. Several exports and servers may share one.
-    pub queue: Arc<RequestQueue>,
+    pub queue: RequestQueue,
     /// The share of each client of the export beside the queue's other clients, 1 to 1000, unless the placement says
     /// something else.
     pub weight: u16,
@@ -47,12 +47,12 @@ pub struct Export {
 impl Export {
     /// A writable export without description, whose clients have weight 100 and best-effort priority level 4, and a
     /// placement of its own without rules.
-    pub fn new(name: impl Into<String>, queue: Arc<RequestQueue>) -> Self {
+    pub fn new(name: impl Into<String>, queue: RequestQueue) -> Self {
         Self {
             name: name.into(),
             description: String::new(),
             read_only: false,
-            placement: Arc::new(Placement::new(Arc::clone(&queue))),
+            placement: Arc::new(Placement::new(queue.clone())),
             queue,
             weight: DEFAULT_WEIGHT,
             priority: IoPriority::default(),
@@ -106,7 +106,7 @@ impl Export {
         if priority.level > 7 {
             return Err(ExportFault::Level(priority.level));
         }
-        if !Arc::ptr_eq(self.placement.queue(), &self.queue) {
+        if !self.placement.queue().same_queue(&self.queue) {
             return Err(ExportFault::ForeignPlacement);
         }
         match &self.allow {

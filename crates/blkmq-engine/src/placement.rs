@@ -79,7 +79,7 @@ struct Place {
 /// weight and belongs to no group.
 #[derive(Debug)]
 pub struct Placement {
-    queue: Arc<RequestQueue>,
+    queue: RequestQueue,
     /// Held while a connection joins the queue, so that nothing changes between the question and the joining.
     inside: Mutex<Inside>,
 }
@@ -125,7 +125,7 @@ impl Inside {
 impl Placement {
     /// A placement without groups and rules.
     #[must_use]
-    pub fn new(queue: Arc<RequestQueue>) -> Self {
+    pub fn new(queue: RequestQueue) -> Self {
         Self { queue, inside: Mutex::default() }
     }
 
@@ -135,7 +135,7 @@ impl Placement {
 
     /// The queue.
     #[must_use]
-    pub fn queue(&self) -> &Arc<RequestQueue> {
+    pub fn queue(&self) -> &RequestQueue {
         &self.queue
     }
 

@@ -57,7 +57,7 @@ const MAX_END: u64 = 1 << 62;
 /// blocks and for failures.
 #[derive(Debug)]
 pub struct Session<F> {
-    queue: Arc<RequestQueue>,
+    queue: RequestQueue,
     /// No request ends behind this byte.
     end: u64,
     plan: Plan,
@@ -107,7 +107,7 @@ impl<F: Copy + Default> Session<F> {
         bounds: Bounds,
         nr_slots: usize,
     ) -> Self {
-        let (queue, counters) = (Arc::clone(&engine.exports[export].queue), Arc::clone(entry.counters(thread)));
+        let (queue, counters) = (engine.exports[export].queue.clone(), Arc::clone(entry.counters(thread)));
         let limits = queue.limits();
         let account = Account::new(Arc::clone(&engine.budget), Arc::clone(&counters));
         let pool = Pool::new(queue.driver().keeps_data(), account);
@@ -141,7 +141,7 @@ impl<F: Copy + Default> Session<F> {
 
     /// The queue.
     #[must_use]
-    pub fn queue(&self) -> &Arc<RequestQueue> {
+    pub fn queue(&self) -> &RequestQueue {
         &self.queue
     }
 

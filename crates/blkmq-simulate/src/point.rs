@@ -242,7 +242,7 @@ fn check(loads: &Loads, threads: usize, setting: &Setting) -> Result<(), PointEr
     loads.fit(threads, &queue(loads, threads, setting)?.limits()).map_err(PointError::Load)
 }
 
-fn queue(loads: &Loads, threads: usize, setting: &Setting) -> Result<Arc<RequestQueue>, PointError> {
+fn queue(loads: &Loads, threads: usize, setting: &Setting) -> Result<RequestQueue, PointError> {
     let Setting { scheduler, locking, bypass, accounting, .. } = setting;
     let spec = spec(threads, setting);
     let device = open(&spec).map_err(|error| PointError::Device(format!("device {spec}: {error}")))?;
@@ -285,7 +285,7 @@ fn work(loads: &Arc<Loads>, nr_threads: usize, setting: &Setting) {
         .enumerate()
         .map(|(thread, Chance { by_device, mut turns })| {
             let client = Client::new(format!("thread {thread}"));
-            let join = |q: &Arc<RequestQueue>| q.submitter(&client).expect("there is a place for each");
+            let join = |q: &RequestQueue| q.submitter(&client).expect("there is a place for each");
             let submitters: Vec<_> = queues.iter().map(join).zip(by_device).collect();
             let (loads, t0, each, stop) = (Arc::clone(loads), setting.t0, setting.each.clone(), setting.stop);
             move || {

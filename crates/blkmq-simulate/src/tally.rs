@@ -4,12 +4,11 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
 
 use blkmq_sync_virtual::Stage;
 use blkmq_vcpu::cache::{Access, Picoseconds};
 use blkmq_vcpu::{Accessed, CpuId, cpu, time, uninterrupted};
-use blkmq_virtual::{HoldStep, RequestQueue, Stats, Wait, watch_holds};
+use blkmq_virtual::{HoldStep, RequestQueue, Stats, Wait, WeakRequestQueue, watch_holds};
 
 /// What happened to the lines of one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,7 +73,7 @@ pub(crate) struct Tally {
     began_ns: u64,
     began_stats: Stats,
     /// The queues of the run, whose statistics are added up.
-    queues: Vec<Weak<RequestQueue>>,
+    queues: Vec<WeakRequestQueue>,
     /// Why an operation failed, which ends the run.
     pub(crate) failed: Option<String>,
     pub(crate) ns: u64,
@@ -110,8 +109,8 @@ pub(crate) fn begin(threads: usize, plan: Plan) {
 }
 
 /// The run goes through these queues.
-pub(crate) fn runs_through(queues: &[Arc<RequestQueue>]) {
-    with(|tally| tally.queues = queues.iter().map(Arc::downgrade).collect());
+pub(crate) fn runs_through(queues: &[RequestQueue]) {
+    with(|tally| tally.queues = queues.iter().map(RequestQueue::downgrade).collect());
 }
 
 /// What was counted. `None`: the run ended before enough operations were over.
@@ -243,7 +242,7 @@ pub(crate) fn done(since: u64, taken_over: u64) {
     if is_due {
         let queues = with(|tally| tally.queues.clone());
         let mut stats = Stats::default();
-        uninterrupted(|| queues.iter().filter_map(Weak::upgrade).for_each(|q| stats += q.stats()));
+        uninterrupted(|| queues.iter().filter_map(WeakRequestQueue::upgrade).for_each(|q| stats += q.stats()));
         with(|tally| tally.pass_mark(now, stats));
     }
 }

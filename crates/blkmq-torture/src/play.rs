@@ -133,7 +133,7 @@ fn go(plan: Plan, device: Arc<Device>, witness: Witness, share: Arc<Mutex<Share>
     let q = build(&plan, device, &witness);
     let tenancy = Tenancy::begin(&plan.tenancy, &q);
     share.lock().unwrap_or_else(PoisonError::into_inner).tenancy = tenancy;
-    let queue = Arc::downgrade(&q);
+    let queue = q.downgrade();
     let world = Arc::new(World { limits: q.limits(), q, witness: witness.clone(), share });
     world.tell_installed(plan.scheduler);
     world.set_knobs(&plan.knobs);
@@ -174,7 +174,7 @@ fn go(plan: Plan, device: Arc<Device>, witness: Witness, share: Arc<Mutex<Share>
     witness.tell_memory();
 }
 
-fn build(plan: &Plan, device: Arc<Device>, witness: &Witness) -> Arc<RequestQueue> {
+fn build(plan: &Plan, device: Arc<Device>, witness: &Witness) -> RequestQueue {
     let builder = RequestQueue::builder(device)
         .slots(plan.slots)
         .io_timeout_ms(plan.io_timeout_ms)

@@ -20,7 +20,7 @@ pub(crate) const STEPS_PER_REQUEST: u64 = 20_000;
 
 /// What the CPUs of a world share.
 pub(crate) struct World {
-    pub(crate) q: Arc<RequestQueue>,
+    pub(crate) q: RequestQueue,
     pub(crate) limits: Limits,
     pub(crate) witness: Witness,
     pub(crate) share: Arc<Mutex<Share>>,

@@ -81,7 +81,7 @@ struct Inner {
     is_read_only: bool,
     /// The character device, until the threads have it.
     file: Option<Arc<Character>>,
-    q: Arc<RequestQueue>,
+    q: RequestQueue,
 }
 
 impl Added {
@@ -90,7 +90,7 @@ impl Added {
     /// # Errors
     /// The options or the queue's limits cannot be had, or the kernel refuses. Then no device is left behind that was
     /// not there.
-    pub fn new(control: Control, q: &Arc<RequestQueue>, options: &Options) -> Result<Self, Error> {
+    pub fn new(control: Control, q: &RequestQueue, options: &Options) -> Result<Self, Error> {
         let limits = q.limits();
         if !(1..=MAX_NR_QUEUES).contains(&options.queues) {
             return Err(Error::Queues(options.queues));
@@ -140,7 +140,7 @@ impl Added {
     fn opened(
         control: Control,
         (info, told, is_read_only): (DeviceInfo, Option<u64>, bool),
-        q: &Arc<RequestQueue>,
+        q: &RequestQueue,
         is_recovered: bool,
     ) -> Result<Self, Error> {
         let file = open(info.dev_id)?;
@@ -148,7 +148,7 @@ impl Added {
         let maps = (0..info.nr_hw_queues).map(map).collect::<Result<Vec<_>, _>>();
         let maps = maps.map_err(|error| Error::Device(character_path(info.dev_id), error))?;
         let file = Some(Arc::new(Character::new(file.into()).map_err(Error::System)?));
-        let inner = Inner { control, info, told, is_read_only, file, q: Arc::clone(q) };
+        let inner = Inner { control, info, told, is_read_only, file, q: q.clone() };
         Ok(Self { inner: Some(inner), maps, is_recovered })
     }
 
@@ -174,7 +174,7 @@ impl Added {
         ended: impl Fn(Option<Error>) + Send + Sync + 'static,
     ) -> Result<Device, Error> {
         let Some(inner) = self.inner.take() else { unreachable!("it is taken here alone") };
-        assert!(Arc::ptr_eq(&inner.q, &engine.exports[export].queue), "a device stays in front of its queue");
+        assert!(inner.q.same_queue(&engine.exports[export].queue), "a device stays in front of its queue");
         let (engine, count) = (Arc::clone(engine), Count::new(Arc::new(ended) as Ended));
         let (threads, strings) = (Vec::new(), Vec::new());
         let mut device = Device { inner, engine, entry: None, threads, strings, count, growth: None, is_over: false };
@@ -310,7 +310,7 @@ impl Device {
             is_ours && control.update_size(info.dev_id, sectors).is_ok()
         };
         let name = format!("ublk{} size", info.dev_id);
-        let growth = Growth::watch(name, Arc::clone(q), *told, LOOK_EVERY, tell);
+        let growth = Growth::watch(name, q.clone(), *told, LOOK_EVERY, tell);
         self.growth = Some(growth.map_err(Error::System)?);
         Ok(())
     }

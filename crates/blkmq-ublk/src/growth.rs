@@ -1,7 +1,6 @@
 //! Telling the kernel that the device behind a queue has become larger.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
@@ -23,7 +22,7 @@ impl Growth {
     /// it has returned true for so many.
     pub(crate) fn watch(
         name: String,
-        q: Arc<RequestQueue>,
+        q: RequestQueue,
         mut told: u64,
         every: Duration,
         tell: impl Fn(u64) -> bool + Send + 'static,
@@ -45,6 +44,7 @@ impl Growth {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use blkmq::driver::{Batch, Driver, NextEvent, Topology};

@@ -149,7 +149,7 @@ impl Setup {
 /// A queue with the jobs that are to run on it. The jobs can run as often as the caller wants.
 #[derive(Debug)]
 pub struct Bench {
-    q: Arc<RequestQueue>,
+    q: RequestQueue,
     /// The jobs' clock: the queue's own clock, unless that is coarse or stands still.
     clock: Clock,
     is_apart: bool,
@@ -252,12 +252,12 @@ impl Bench {
         let plans = plan::plans(jobs, &limits, driver.keeps_data())?;
         most_slots(&plans, &limits, self.slots)?;
         let Self { is_apart, stamps, slots, .. } = *self;
-        Ok(Self { q: Arc::clone(&self.q), clock: self.clock.clone(), plans, is_apart, stamps, slots })
+        Ok(Self { q: self.q.clone(), clock: self.clock.clone(), plans, is_apart, stamps, slots })
     }
 
     /// The queue that the jobs run on.
     #[must_use]
-    pub fn queue(&self) -> &Arc<RequestQueue> {
+    pub fn queue(&self) -> &RequestQueue {
         &self.q
     }
 

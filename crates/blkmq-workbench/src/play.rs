@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -107,7 +106,7 @@ pub enum PlayError {
 /// operation is submitted and those before it complete.
 pub fn play(
     load: &Load,
-    q: &Arc<RequestQueue>,
+    q: &RequestQueue,
     speed: Speed,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(u64),
@@ -160,7 +159,7 @@ impl Lane<'_> {
     }
 }
 
-fn lanes<'l>(load: &'l Load, q: &Arc<RequestQueue>, speed: Speed) -> Result<Vec<Lane<'l>>, PlayError> {
+fn lanes<'l>(load: &'l Load, q: &RequestQueue, speed: Speed) -> Result<Vec<Lane<'l>>, PlayError> {
     let mut lanes = Vec::new();
     for (number, (coming, peak)) in load.submitters().map_err(PlayError::Load)?.into_iter().enumerate() {
         lanes.push(Lane {

@@ -16,16 +16,16 @@ pub use knobs::QUEUE_KNOBS;
 use std::fmt;
 
 use crate::driver::Topology;
-use crate::queue::{CONTROL, QueueError, RequestQueue, SchedulerChoice, SectorRange, check_ranges};
+use crate::queue::{CONTROL, Queue, QueueError, RequestQueue, SchedulerChoice, SectorRange, check_ranges};
 use blkmq_sync::grace::Observed;
 use blkmq_sync::word::Flag;
-use blkmq_sync::{Arc, fence_at, peek, thread, unless_mutated};
+use blkmq_sync::{fence_at, peek, thread, unless_mutated};
 
 /// A queue that lets nothing new in. When this is dropped, the queue goes on. Freezes nest.
 #[derive(Debug)]
 #[must_use = "dropping the handle ends the freeze"]
 pub struct Freeze {
-    q: Arc<RequestQueue>,
+    q: RequestQueue,
     /// The threads that are waited for, each with its mark as it was seen inside: first those that were inside when the
     /// freeze began, and once the queue has drained those that are inside then.
     inside: Vec<(u16, Observed)>,
@@ -38,11 +38,11 @@ impl Freeze {
     /// go on polling them for this to become true.
     pub fn poll(&mut self) -> bool {
         loop {
-            self.inside.retain(|(thread, seen)| !self.q.threads.get(*thread).activity.has_left(*seen));
+            self.inside.retain(|(thread, seen)| !self.q.0.threads.get(*thread).activity.has_left(*seen));
             if !self.inside.is_empty() || self.is_drained {
                 return self.inside.is_empty();
             }
-            if !self.q.threads.is_drained() {
+            if !self.q.0.threads.is_drained() {
                 return false;
             }
             // Threads that drive the queue come in although it is frozen. A thread that comes in from here on finds
@@ -50,7 +50,7 @@ impl Freeze {
             // `grace`, the second time, and pairs with that of `Activity::enter`.
             fence_at("control.drained_fence");
             if unless_mutated("control.drained") {
-                self.inside = observe(&self.q);
+                self.inside = observe(&self.q.0);
             }
             self.is_drained = true;
         }
@@ -66,9 +66,9 @@ impl Freeze {
 
 impl Drop for Freeze {
     fn drop(&mut self) {
-        if self.q.control.open(&self.q.live.word, Flag::Frozen) {
+        if self.q.0.control.open(&self.q.0.live.word, Flag::Frozen) {
             // Threads whose plugs were held back look again.
-            self.q.wake_sleepers(CONTROL);
+            self.q.0.wake_sleepers(CONTROL);
         }
     }
 }
@@ -77,24 +77,25 @@ impl Drop for Freeze {
 /// nest.
 #[derive(Debug)]
 #[must_use = "dropping the handle ends the quiescence"]
-pub struct Quiesce(Arc<RequestQueue>);
+pub struct Quiesce(RequestQueue);
 
 impl Drop for Quiesce {
     fn drop(&mut self) {
-        if self.0.control.open(&self.0.live.word, Flag::Quiesced) {
+        let q = &self.0.0;
+        if q.control.open(&q.live.word, Flag::Quiesced) {
             // Threads that sleep look again, and find WAITING set if anything was left.
-            self.0.wake_sleepers(CONTROL);
+            q.wake_sleepers(CONTROL);
         }
     }
 }
 
 /// What a [`Change`] does once the queue is drained.
-type Apply = Box<dyn FnOnce(&Arc<RequestQueue>) -> Result<(), QueueError> + Send>;
+type Apply = Box<dyn FnOnce(&Queue) -> Result<(), QueueError> + Send>;
 
 /// A change that needs a drained queue. The change happens in [`poll`](Self::poll) or [`wait`](Self::wait).
 #[must_use = "the change happens when this is polled"]
 pub struct Change {
-    q: Arc<RequestQueue>,
+    q: RequestQueue,
     /// Keeps the queue drained while the change is made. `None` for a change that was made at once.
     freeze: Option<Freeze>,
     /// Not yet made.
@@ -140,7 +141,7 @@ impl fmt::Debug for Change {
 }
 
 /// The marks of all threads that are inside now.
-fn observe(q: &RequestQueue) -> Vec<(u16, Observed)> {
+fn observe(q: &Queue) -> Vec<(u16, Observed)> {
     let marks = q.threads.iter().map(|(index, thread)| (index, thread.activity.observe()));
     marks.filter(|(index, seen)| !q.threads.get(*index).activity.has_left(*seen)).collect()
 }
@@ -151,22 +152,22 @@ impl RequestQueue {
     /// [`Status::Again`](crate::Status::Again). A bare flush of a device without a volatile cache is over at once,
     /// because it never enters a queue. A submitter whose slots are all taken gives new bios back. Threads that drive
     /// the queue still enter it.
-    pub fn freeze(self: &Arc<Self>) -> Freeze {
-        self.control.close(&self.live.word, Flag::Frozen);
-        let inside = observe(self);
-        Freeze { q: Arc::clone(self), inside, is_drained: false }
+    pub fn freeze(&self) -> Freeze {
+        self.0.control.close(&self.0.live.word, Flag::Frozen);
+        let inside = observe(&self.0);
+        Freeze { q: self.clone(), inside, is_drained: false }
     }
 
     /// Stops the driver from being given requests, and waits until no thread is about to give it any. Must not be
     /// called by a thread that is inside the queue, for example from a driver.
-    pub fn quiesce(self: &Arc<Self>) -> Quiesce {
-        self.control.close(&self.live.word, Flag::Quiesced);
-        for (thread, seen) in observe(self) {
-            while !self.threads.get(thread).activity.has_left(seen) {
+    pub fn quiesce(&self) -> Quiesce {
+        self.0.control.close(&self.0.live.word, Flag::Quiesced);
+        for (thread, seen) in observe(&self.0) {
+            while !self.0.threads.get(thread).activity.has_left(seen) {
                 thread::yield_now();
             }
         }
-        Quiesce(Arc::clone(self))
+        Quiesce(self.clone())
     }
 
     /// Begins to change the scheduler, to one by name or to one of the caller's own, as
@@ -175,7 +176,7 @@ impl RequestQueue {
     /// # Errors
     /// No scheduler has this name, or something waits in the caller's own. When the change is made, it refuses a
     /// scheduler that orders each hardware queue by itself while the locking is [`Staged`](crate::Locking::Staged).
-    pub fn change_scheduler(self: &Arc<Self>, scheduler: impl Into<SchedulerChoice>) -> Result<Change, QueueError> {
+    pub fn change_scheduler(&self, scheduler: impl Into<SchedulerChoice>) -> Result<Change, QueueError> {
         let scheduler = scheduler.into().find()?;
         Ok(self.change(|q| q.domains.install(q, scheduler)))
     }
@@ -184,8 +185,8 @@ impl RequestQueue {
     ///
     /// # Errors
     /// The numbers make no sense. The device's answer is known only when the change is made.
-    pub fn change_topology(self: &Arc<Self>, topology: Topology) -> Result<Change, QueueError> {
-        let topology = Topology { depth: self.hctxs.depth(), ..topology };
+    pub fn change_topology(&self, topology: Topology) -> Result<Change, QueueError> {
+        let topology = Topology { depth: self.0.hctxs.depth(), ..topology };
         topology.check()?;
         Ok(self.change(move |q| q.set_topology(topology)))
     }
@@ -196,7 +197,7 @@ impl RequestQueue {
     /// # Errors
     /// Two ranges overlap or have the same name, a range has no sectors, or a range has sectors behind the end of the
     /// device.
-    pub fn change_ranges(self: &Arc<Self>, ranges: Vec<SectorRange>) -> Result<Change, QueueError> {
+    pub fn change_ranges(&self, ranges: Vec<SectorRange>) -> Result<Change, QueueError> {
         check_ranges(&ranges, self.limits().capacity_sectors)?;
         Ok(self.change(|q| {
             q.install_ranges(ranges);
@@ -204,23 +205,23 @@ impl RequestQueue {
         }))
     }
 
-    fn change(self: &Arc<Self>, apply: impl FnOnce(&Arc<Self>) -> Result<(), QueueError> + Send + 'static) -> Change {
-        Change { q: Arc::clone(self), freeze: Some(self.freeze()), apply: Some(Box::new(apply)), result: Ok(()) }
+    fn change(&self, apply: impl FnOnce(&Queue) -> Result<(), QueueError> + Send + 'static) -> Change {
+        Change { q: self.clone(), freeze: Some(self.freeze()), apply: Some(Box::new(apply)), result: Ok(()) }
     }
 
     /// Makes a change on a drained queue. Threads drive a queue even while it is frozen. The quiescence keeps them away
     /// from the device. The lock keeps other changes away; otherwise the device and the table of hardware queues could
     /// end up with different numbers.
-    fn apply(self: &Arc<Self>, apply: Apply) -> Result<(), QueueError> {
+    fn apply(&self, apply: Apply) -> Result<(), QueueError> {
         let _quiesce = self.quiesce();
         debug_assert!(
             peek(|| {
-                let seen = self.live.word.load();
+                let seen = self.0.live.word.load();
                 seen.is_frozen() && seen.is_quiesced()
             }),
             "a change is made while the queue is frozen and quiesced"
         );
-        let _alone = self.control.lock();
-        apply(self)
+        let _alone = self.0.control.lock();
+        apply(&self.0)
     }
 }

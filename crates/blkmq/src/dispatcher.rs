@@ -46,7 +46,7 @@ use index_set::IndexSet;
 pub use background::Background;
 
 use crate::driver::{Done, Started};
-use crate::queue::{OwnThreadState, RequestQueue, ThreadState};
+use crate::queue::{OwnThreadState, Queue, ThreadState};
 use crate::request::limits::MAX_HW_QUEUES;
 use crate::request::{Location, Request, RqList};
 use blkmq_sync::peek;
@@ -99,7 +99,7 @@ pub(crate) struct Dispatcher {
 
 impl Dispatcher {
     /// A dispatcher of the thread that has this number among the threads of `q`.
-    pub(crate) fn new(q: Arc<RequestQueue>, thread: u16) -> Self {
+    pub(crate) fn new(q: Arc<Queue>, thread: u16) -> Self {
         Self {
             thread,
             own: OwnThreadState::new(q, thread),
@@ -124,7 +124,7 @@ impl Dispatcher {
 
     /// The thread's state in `q`, the queue that the thread has joined.
     #[inline]
-    pub(crate) fn thread<'q>(&self, q: &'q RequestQueue) -> &'q ThreadState {
+    pub(crate) fn thread<'q>(&self, q: &'q Queue) -> &'q ThreadState {
         self.own.get(q)
     }
 
@@ -159,12 +159,12 @@ impl Dispatcher {
     }
 
     /// Whether this thread is inside the queue, so that a freeze or a quiescence waits for it. For assertions.
-    fn is_inside(&self, q: &RequestQueue) -> bool {
+    fn is_inside(&self, q: &Queue) -> bool {
         peek(|| self.thread(q).activity.is_active())
     }
 
     /// Puts a chosen request with its tag on its way to the issue list, in the order of the calls.
-    fn make_ready(&mut self, q: &RequestQueue, mut rq: Request<'_>, tag: Tag) {
+    fn make_ready(&mut self, q: &Queue, mut rq: Request<'_>, tag: Tag) {
         debug_assert!(rq.body().tag.is_none(), "a request gets one tag: {rq:?}");
         rq.body_mut().tag = Some(tag);
         self.make_ready_on(q, rq.body().hctx);
@@ -172,7 +172,7 @@ impl Dispatcher {
     }
 
     /// Makes `ready` take requests for this hardware queue.
-    fn make_ready_on(&mut self, q: &RequestQueue, hctx: u16) {
+    fn make_ready_on(&mut self, q: &Queue, hctx: u16) {
         if hctx != self.ready_hctx {
             self.append_ready(q);
             self.ready_hctx = hctx;
@@ -180,7 +180,7 @@ impl Dispatcher {
     }
 
     /// Appends what is ready to its issue list.
-    fn append_ready(&mut self, q: &RequestQueue) {
+    fn append_ready(&mut self, q: &Queue) {
         if !self.ready.is_empty() {
             let issue = &q.hctxs.get(self.ready_hctx).issue;
             let ready = &mut self.ready;
@@ -204,7 +204,7 @@ impl Dispatcher {
 
     /// Issues what is ready and what else this thread has appended.
     #[inline(always)]
-    fn issue_touched(&mut self, q: &RequestQueue, now: Time) {
+    fn issue_touched(&mut self, q: &Queue, now: Time) {
         self.append_ready(q);
         while let Some(hctx) = self.touched.take() {
             self.issue(q, hctx, now);
@@ -212,7 +212,7 @@ impl Dispatcher {
     }
 
     /// Asks the driver what has finished on a hardware queue.
-    fn poll_hctx(&mut self, q: &RequestQueue, hctx: u16, now: Time) {
+    fn poll_hctx(&mut self, q: &Queue, hctx: u16, now: Time) {
         let before = self.finished.len();
         let mut done = Done::new(&q.slots, &mut self.finished);
         q.driver().poll(hctx, &mut done, now);

@@ -50,7 +50,7 @@ pub use dispatcher::Background;
 pub use queue::{
     Accounting, Builder, ClientInfo, GateCounts, GroupInfo, LimiterInfo, LimitsError, Locking, MAX_GROUP_DEPTH,
     MAX_RANGES, Measures, QueueError, RangeError, RequestQueue, SchedulerChoice, SectorRange, Service, Stat, Stats,
-    TenantError, Tenants, Wait, Wakeups, scheduler_names,
+    TenantError, Tenants, Wait, Wakeups, WeakRequestQueue, scheduler_names,
 };
 #[cfg(virtual_cpus)]
 pub use queue::{HoldStep, HoldWatcher, LimiterStep, LimiterWatcher, watch_holds, watch_limiters};

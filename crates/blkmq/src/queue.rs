@@ -3,13 +3,15 @@
 //! Here is what `dispatcher`, `submit` and `control` work on. Each folder has a part of it: the hardware and software
 //! queues ([`topology`]), the clients ([`tenants`]), what each thread keeps ([`threads`]), what is ordered together
 //! ([`ordered`]), what bounds the requests with the device ([`limits`]), and the statistics ([`accounting`]).
-//! [`settings`] has the knobs, and [`builder`] makes a queue. Nothing here moves a request on.
+//! [`settings`] has the knobs, [`builder`] makes a queue, and [`handle`] is what programs have of it. Nothing here moves a
+//! request on.
 
 mod accounting;
 mod attached;
 mod builder;
 mod error;
 mod experiments;
+mod handle;
 mod limits;
 mod locking;
 mod ordered;
@@ -27,6 +29,7 @@ pub use accounting::{GateCounts, MAX_RANGES, SectorRange, Stat, Stats, Wakeups};
 pub use builder::Builder;
 pub use error::{LimitsError, QueueError, RangeError, TenantError};
 pub use experiments::{Accounting, Wait};
+pub use handle::{RequestQueue, WeakRequestQueue};
 pub use locking::{Locking, Measures};
 pub use ordered::limiter::LimiterInfo;
 pub use scheduler_choice::SchedulerChoice;
@@ -73,7 +76,6 @@ use self::threads::ThreadTable;
 use self::topology::hctx::HwCtxTable;
 use crate::driver::{Driver, DueTimes, NextEvent, POLL_PERIOD, Topology};
 use crate::request::Slots;
-use crate::request::buffer::{Arena, Buffer};
 use crate::request::clock::Clock;
 use crate::request::limits::Limits;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
@@ -99,12 +101,10 @@ pub(crate) struct WaitTarget {
     pub(crate) wants_all: bool,
 }
 
-/// A device with its software queues, hardware queues, tags and scheduler.
-///
-/// Each thread works with the queue through a [`Submitter`](crate::Submitter) of its own. Control operations take
-/// `&Arc<RequestQueue>` and may come from any thread.
+/// What the threads of one device share: software queues, hardware queues, tags and the scheduler. A [`RequestQueue`] is a
+/// handle of it.
 #[derive(Debug)]
-pub struct RequestQueue {
+pub(crate) struct Queue {
     pub(crate) live: Liveness,
     pub(crate) settings: Line<Settings>,
     pub(crate) domains: Domains,
@@ -138,148 +138,37 @@ pub struct RequestQueue {
     pub(crate) limiter_look: LimiterLook,
 }
 
-impl RequestQueue {
-    /// Starts building a queue in front of a device.
-    #[must_use]
-    pub fn builder(driver: Arc<dyn Driver>) -> Builder {
-        Builder::new(driver)
-    }
-
+impl Queue {
     /// The clients that submitters serve, and the groups that they are in.
-    #[must_use]
-    pub fn tenants(&self) -> Tenants<'_> {
+    pub(crate) fn tenants(&self) -> Tenants<'_> {
         Tenants::of(self)
     }
 
-    /// `count` zeroed buffers of `len` bytes for operations that come again and again. The device may prepare their
-    /// memory for itself, once instead of for each operation. Otherwise the buffers are like any other buffers. The
-    /// buffers may be used with other queues too, and may outlive this queue. The memory of all of them is freed
-    /// together, with the last of them.
-    ///
-    /// # Panics
-    /// If they exceed half the address space.
-    #[must_use]
-    pub fn register_buffers(&self, count: usize, len: usize) -> Vec<Buffer> {
-        if count == 0 || len == 0 {
-            return (0..count).map(|_| Buffer::zeroed(0)).collect();
-        }
-        Arena::buffers(count, len, |arena| self.driver.register(arena))
-    }
-
-    /// What the device accepts, as far as the queue knows. [`revalidate`](Self::revalidate) asks for the capacity
-    /// again.
-    #[must_use]
-    pub fn limits(&self) -> Limits {
+    /// What the device accepts, as far as the queue knows.
+    pub(crate) fn limits(&self) -> Limits {
         // Relaxed: nothing else depends on the number. A thread that heard of the growth from the thread that found it
         // sees it here.
         Limits { capacity_sectors: placed("queue.capacity", &self.capacity).load(Ordering::Relaxed), ..self.limits }
     }
 
-    /// Asks the device for its capacity again: files and volumes can be made larger while they are used. From then on
-    /// operations may reach as far as the new end. Returns the capacity in sectors.
-    ///
-    /// # Errors
-    /// The device has become smaller. The queue goes on as it was, and operations behind the device's end fail there.
-    pub fn revalidate(&self) -> Result<u64, QueueError> {
-        // The device is asked without a lock, because it may take its time to answer. If two threads ask, the larger
-        // answer is right.
-        let found = self.driver.limits().capacity_sectors;
-        let known = placed("queue.capacity", &self.capacity).fetch_max(found, Ordering::Relaxed);
-        if found < known {
-            return Err(QueueError::Shrunk { known, found });
-        }
-        Ok(found)
-    }
-
-    /// The device.
     #[inline]
-    #[must_use]
-    pub fn driver(&self) -> &Arc<dyn Driver> {
+    pub(crate) fn driver(&self) -> &Arc<dyn Driver> {
         &self.driver
     }
 
-    /// The queue's clock.
     #[inline]
-    #[must_use]
-    pub fn clock(&self) -> &Clock {
+    pub(crate) fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// What was counted so far, summed over all threads. Sums taken while I/O runs may miss what is just being counted.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        let mut stats = Stats::default();
-        for (_, thread) in self.threads.iter() {
-            stats += thread.counters.stats();
-        }
-        stats.gate = self.account.gate.counts(|| self.clock.now());
-        stats
-    }
-
-    /// The statistics of the whole queue, requests of the ranges included.
-    #[must_use]
-    pub fn stat(&self) -> Stat {
-        // The time is read first: a request that is found in flight after that was in flight at that time, or has ended
-        // and counted its time.
-        let (now, gauge) = (self.clock.now(), &self.account.gauge);
-        let all = self.threads.iter().map(|(_, thread)| &thread.sums);
-        gauge.stat(now, self.threads.nr_queued(gauge), self.settings.has_iostats(), all)
-    }
-
-    /// The ranges, in the order of their sectors, with their statistics.
-    #[must_use]
-    pub fn range_stats(&self) -> Vec<(SectorRange, Stat)> {
-        let (now, ranges) = (self.clock.now(), &self.account.ranges);
-        let stat = |(range, place)| {
-            let gauge = ranges.gauge(place);
-            let (nr_queued, is_on) = (self.threads.nr_queued_in(place, gauge), self.settings.has_iostats());
-            (range, gauge.stat(now, nr_queued, is_on, self.threads.range_sums(place)))
-        };
-        ranges.by_sector().into_iter().map(stat).collect()
-    }
-
-    /// The locking around the scheduler.
     #[inline]
-    #[must_use]
-    pub fn locking(&self) -> Locking {
+    pub(crate) fn locking(&self) -> Locking {
         self.settings.locking()
     }
 
-    /// Whether requests may pass the scheduler by while nothing waits.
-    #[must_use]
-    pub fn has_bypass(&self) -> bool {
-        self.settings.has_bypass()
-    }
-
     /// The scheduler's name, or `none`.
-    #[must_use]
-    pub fn scheduler(&self) -> &'static str {
+    pub(crate) fn scheduler(&self) -> &'static str {
         self.domain(0).control().scheduler().map_or("none", |scheduler| scheduler.name())
-    }
-
-    /// What the limiter has found, and what it does. `None` if the queue has no limiter: the knob `wbt_lat_usec` is 0,
-    /// or the scheduler is none or orders each hardware queue by itself.
-    #[must_use]
-    pub fn limiter(&self) -> Option<LimiterInfo> {
-        self.whole_domain()?.control().limiter_info(self)
-    }
-
-    /// Reads, and requests other than reads, that the driver has just now, as the kernel's file `inflight` shows them.
-    /// This looks at every tag that is out. Requests that have a tag and are on their way to the driver are in
-    /// [`in_flight`](Self::in_flight) too. Requests that only wait in the queue are in [`Stat::in_flight`] alone.
-    #[must_use]
-    pub fn inflight(&self) -> [u32; 2] {
-        let mut inflight = [0; 2];
-        self.hctxs.for_each_with_driver(&self.slots, |_, is_read| inflight[usize::from(!is_read)] += 1);
-        inflight
-    }
-
-    /// Requests that the driver has, or is about to get: the tags that are out. Exact while no thread takes tags;
-    /// otherwise it may count some tags that are just being made free again. [`inflight`](Self::inflight) counts only
-    /// what the driver has, and [`Stat::in_flight`](crate::Stat::in_flight) also what waits.
-    #[must_use]
-    pub fn in_flight(&self) -> u32 {
-        self.hctxs.iter().map(|(_, hctx)| hctx.tags.weight()).sum()
     }
 
     /// Changes the number of hardware queues. Called when nothing is in flight.
@@ -416,7 +305,7 @@ impl RequestQueue {
 /// Where a thread sleeps: with the device, or on the descriptors of its hardware queues.
 #[cfg(feature = "eventfd")]
 struct DeviceSleeper<'q, H> {
-    q: &'q RequestQueue,
+    q: &'q Queue,
     hctxs: H,
     /// Empty if the thread may sleep with the device.
     fds: Vec<BorrowedFd<'q>>,
@@ -426,7 +315,7 @@ struct DeviceSleeper<'q, H> {
 impl<'q, H: Iterator<Item = u16> + Clone> DeviceSleeper<'q, H> {
     /// The descriptors are asked for now, because that waits for a thread that takes completions. No other thread
     /// takes completions of a hardware queue that is owned.
-    fn new(q: &'q RequestQueue, thread: &ThreadState, hctxs: H) -> Self {
+    fn new(q: &'q Queue, thread: &ThreadState, hctxs: H) -> Self {
         let asks = thread.wake.is_equipped() && !q.is_owned;
         let fds = if asks { q.ready_fds(hctxs.clone()) } else { Vec::new() };
         Self { q, hctxs, fds }

@@ -22,7 +22,7 @@ use std::mem::ManuallyDrop;
 use blkmq_sched::{ClientId, GroupId, IoPriority, MergeLimits, Time};
 
 use crate::dispatcher::Dispatcher;
-use crate::queue::{QueueError, RequestQueue, Served, ThreadState};
+use crate::queue::{Queue, QueueError, RequestQueue, Served, ThreadState};
 use crate::request::bio::Bio;
 use crate::request::client::Client;
 use crate::request::limits::Limits;
@@ -47,7 +47,7 @@ use blkmq_sync::{Arc, Stage, stage, unless_mutated};
 /// share::<blkmq::Submitter>();
 /// ```
 pub struct Submitter {
-    q: Arc<RequestQueue>,
+    q: RequestQueue,
     dispatcher: Dispatcher,
     client: ClientId,
     priority: IoPriority,
@@ -110,12 +110,12 @@ impl RequestQueue {
     /// # Errors
     /// The queue has as many threads as it can. Or the hardware queues are [owned](crate::driver::Driver::is_owned),
     /// and each belongs to a submitter already. Or the client's name, weight or group cannot be.
-    pub fn submitter(self: &Arc<Self>, client: &Client) -> Result<Submitter, QueueError> {
-        let q = Arc::clone(self);
-        let (thread, client_id) = q.threads.join(&q, Some(client))?;
+    pub fn submitter(&self, client: &Client) -> Result<Submitter, QueueError> {
+        let q = &self.0;
+        let (thread, client_id) = q.threads.join(q, Some(client))?;
         let (free, limits) = (q.slots.take_pool(thread), q.limits());
         Ok(Submitter {
-            dispatcher: Dispatcher::new(Arc::clone(&q), thread),
+            dispatcher: Dispatcher::new(Arc::clone(q), thread),
             client: client_id,
             priority: client.priority,
             limits,
@@ -129,7 +129,7 @@ impl RequestQueue {
             free,
             served: Served::default(),
             _not_sync: PhantomData,
-            q,
+            q: self.clone(),
         })
     }
 }
@@ -137,7 +137,7 @@ impl RequestQueue {
 impl Submitter {
     /// The queue.
     #[must_use]
-    pub fn queue(&self) -> &Arc<RequestQueue> {
+    pub fn queue(&self) -> &RequestQueue {
         &self.q
     }
 
@@ -228,7 +228,7 @@ impl Submitter {
         if !self.plug.is_empty() {
             // The clock is read, because the time of the oldest request in the plug would be wrong: that request may
             // have waited long, and its wait is not the device's time.
-            let now = self.q.clock().now();
+            let now = self.q.0.clock().now();
             self.flush_plug_at(now);
         }
     }
@@ -250,8 +250,8 @@ impl Submitter {
     /// Passes on the plug and drives the queue: completes what the driver has finished, and dispatches what waits.
     /// Returns true if there is something to [`reap`](Self::reap).
     pub fn poll(&mut self) -> bool {
-        let now = self.q.clock().now();
-        let Self { q, dispatcher, plug, .. } = self;
+        let now = self.q.0.clock().now();
+        let Self { q: RequestQueue(q), dispatcher, plug, .. } = self;
         let thread = dispatcher.number();
         let activity = &dispatcher.thread(q).activity;
         let seen = enter(q, activity);
@@ -271,16 +271,16 @@ impl Submitter {
 
     /// Whether requests wait in the plug that the queue would take now.
     fn has_plugged(&self) -> bool {
-        !self.plug.is_empty() && !self.q.live.word.load().is_frozen()
+        !self.plug.is_empty() && !self.q.0.live.word.load().is_frozen()
     }
 
     /// Sets what is notified, beside this thread, when something completes here or needs this thread to poll. It is
     /// notified at once if something has completed already, or needs this thread.
     pub fn set_notify(&mut self, notify: Option<Arc<dyn Notify>>) {
-        let wake = &self.dispatcher.thread(&self.q).wake;
+        let wake = &self.dispatcher.thread(&self.q.0).wake;
         // A thread that is notified counts as asleep, because it may be waiting elsewhere for the news.
         if let Some(change) = wake.set_notify(notify) {
-            self.q.live.sleepers.change(change);
+            self.q.0.live.sleepers.change(change);
         }
         wake.look_for_news(|| self.dispatcher.has_completed() || self.has_reason_to_look());
     }
@@ -300,7 +300,7 @@ impl Submitter {
         if !unless_mutated("leave.plug") {
             plugged = RqList::default();
         }
-        while let Some(mut rq) = plugged.pop_front(&self.q.slots) {
+        while let Some(mut rq) = plugged.pop_front(&self.q.0.slots) {
             rq.body_mut().status = Status::Gone;
             let completed = self.dispatcher.completed();
             rq.into_parts(|part| completed.push_back(part, Location::Completed));
@@ -326,7 +326,7 @@ impl Submitter {
     fn flush_plug_at(&mut self, now: Time) {
         debug_assert!(!self.plug.is_empty(), "there is a plug to pass on");
         let outstanding = self.nr_outstanding();
-        let Self { q, dispatcher, plug, .. } = self;
+        let Self { q: RequestQueue(q), dispatcher, plug, .. } = self;
         let ThreadState { activity, service, .. } = dispatcher.thread(q);
         service.note_outstanding(outstanding);
         let seen = enter(q, activity);
@@ -337,7 +337,7 @@ impl Submitter {
 
     /// The hardware queues that this submitter's requests go to.
     fn hctxs(&self) -> impl Iterator<Item = u16> + Clone + use<> {
-        self.q.hctxs.layout().mapped(self.dispatcher.number())
+        self.q.0.hctxs.layout().mapped(self.dispatcher.number())
     }
 
     /// The hardware queues that this submitter polls. There are none while the queue is quiesced, because a device's
@@ -356,7 +356,7 @@ impl Drop for Submitter {
     /// the submitter keeps its place, because its slots are in use, and the queue stays for ever, because the device
     /// may use their memory. The queue stays too if the driver panics while the submitter waits here.
     fn drop(&mut self) {
-        let q = ManuallyDrop::new(Arc::clone(&self.q));
+        let q = ManuallyDrop::new(Arc::clone(&self.q.0));
         let activity = &self.dispatcher.thread(&q).activity;
         if activity.is_active() {
             activity.leave();
@@ -366,7 +366,7 @@ impl Drop for Submitter {
         }
         let _ = self.finish();
         self.set_notify(None);
-        self.q.threads.leave(&self.q, self.dispatcher.number(), Some(self.client));
+        self.q.0.threads.leave(&self.q.0, self.dispatcher.number(), Some(self.client));
         drop(ManuallyDrop::into_inner(q));
     }
 }
@@ -374,7 +374,7 @@ impl Drop for Submitter {
 /// Enters the queue and reads its word there. A thread that closes the queue meanwhile either waits for this thread, or
 /// this thread sees its change: see [`grace`](blkmq_sync::grace).
 #[inline(always)]
-fn enter(q: &RequestQueue, activity: &Activity) -> Snapshot {
+fn enter(q: &Queue, activity: &Activity) -> Snapshot {
     if unless_mutated("submit.word_inside") {
         activity.enter();
         q.live.word.load()

@@ -325,15 +325,15 @@ mod tests {
         let [q, with_limiter] = [0, 250].map(|usec| {
             RequestQueue::builder(spec::open("null").unwrap()).scheduler("bfq").wbt_lat_usec(usec).build().unwrap()
         });
-        let queue = |name: &str, q: &Arc<RequestQueue>| Served {
+        let queue = |name: &str, q: &RequestQueue| Served {
             name: name.to_owned(),
             device: "null".to_owned(),
             description: String::new(),
             read_only: false,
             uris: Vec::new(),
             shares: Default::default(),
-            q: Arc::clone(q),
-            placement: Arc::new(blkmq_export::Placement::new(Arc::clone(q))),
+            q: q.clone(),
+            placement: Arc::new(blkmq_export::Placement::new(q.clone())),
             history: Default::default(),
         };
         let client = |number| Connection {

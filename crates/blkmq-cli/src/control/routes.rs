@@ -150,7 +150,7 @@ fn refuse(error: QueueError) -> Answer {
     Answer::refusal(status, error.to_string())
 }
 
-fn set(q: &std::sync::Arc<RequestQueue>, knob: &str, value: &str) -> Result<(), Answer> {
+fn set(q: &RequestQueue, knob: &str, value: &str) -> Result<(), Answer> {
     let mut change = q.change_knob(knob, value).map_err(refuse)?;
     wait(&mut change, Instant::now() + DRAIN_LIMIT)
 }

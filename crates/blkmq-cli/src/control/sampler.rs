@@ -44,7 +44,7 @@ pub(super) fn seen(q: &RequestQueue) -> Vec<Seen> {
 }
 
 /// Looks at the queues for as long as the process lives.
-pub(crate) fn start(queues: Vec<(Arc<RequestQueue>, Shared)>) -> io::Result<()> {
+pub(crate) fn start(queues: Vec<(RequestQueue, Shared)>) -> io::Result<()> {
     let watch = move || {
         let began = Instant::now();
         let mut second = 0;

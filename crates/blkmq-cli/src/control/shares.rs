@@ -1,7 +1,5 @@
 //! The weights and priorities that the configuration gives the exports of a queue, and which of them have no effect.
 
-use std::sync::Arc;
-
 use blkmq::{Class, DEFAULT_WEIGHT, IoPriority, RequestQueue};
 use blkmq_sched::{Description, Priorities, SCHEDULERS};
 
@@ -42,14 +40,14 @@ fn word(priority: IoPriority) -> String {
 impl Shares {
     /// Settings that have no effect with the present queue: one sentence for each, without the queue's name.
     /// `are_placed`: clients or groups have weights beside those of exports.
-    pub(crate) fn warnings(&self, q: &Arc<RequestQueue>, are_placed: bool) -> Vec<String> {
+    pub(crate) fn warnings(&self, q: &RequestQueue, are_placed: bool) -> Vec<String> {
         let prioritized = self.named(Share::has_priority, |share| word(share.priority));
         let priority = prioritized.zip(self.idle_priorities(q)).map(|both| does_nothing("priority", both));
         priority.into_iter().chain(self.of_weights(q, are_placed)).collect()
     }
 
     /// The same for weights alone: those that do nothing, or not what they say.
-    pub(crate) fn of_weights(&self, q: &Arc<RequestQueue>, are_placed: bool) -> Vec<String> {
+    pub(crate) fn of_weights(&self, q: &RequestQueue, are_placed: bool) -> Vec<String> {
         let weighted = self.named(Share::has_weight, |share| share.weight.to_string());
         let Some(why) = idle_weights(q) else {
             return if weighted.is_some() || are_placed { raised_weights(q).into_iter().collect() } else { Vec::new() };
@@ -72,7 +70,7 @@ impl Shares {
     }
 
     /// Why priorities have no effect, if they have none.
-    fn idle_priorities(&self, q: &Arc<RequestQueue>) -> Option<String> {
+    fn idle_priorities(&self, q: &RequestQueue) -> Option<String> {
         let Some(Description { name, priorities, .. }) = Description::named(q.scheduler()) else {
             return Some("there is no scheduler; set the knob scheduler to mq-deadline".to_owned());
         };
@@ -99,7 +97,7 @@ fn does_nothing(what: &str, (who, why): (String, String)) -> String {
 }
 
 /// What bfq makes of weights while it raises those of clients that begin.
-fn raised_weights(q: &Arc<RequestQueue>) -> Option<String> {
+fn raised_weights(q: &RequestQueue) -> Option<String> {
     let raises = q.knob(RAISES).is_ok_and(|value| value == "1");
     raises.then(|| {
         format!(
@@ -110,7 +108,7 @@ fn raised_weights(q: &Arc<RequestQueue>) -> Option<String> {
 }
 
 /// Why the scheduler has nothing to choose from, if it has not.
-fn idle_scheduler(q: &Arc<RequestQueue>) -> Option<String> {
+fn idle_scheduler(q: &RequestQueue) -> Option<String> {
     let (depth, nr_requests) = (q.driver().topology().depth, q.knob("nr_requests").ok()?);
     let waits = nr_requests.parse::<u32>().is_ok_and(|nr_requests| nr_requests > depth.into());
     (!waits).then(|| {
@@ -123,7 +121,7 @@ fn idle_scheduler(q: &Arc<RequestQueue>) -> Option<String> {
 }
 
 /// Why weights have no effect, if they have none.
-pub(crate) fn idle_weights(q: &Arc<RequestQueue>) -> Option<String> {
+pub(crate) fn idle_weights(q: &RequestQueue) -> Option<String> {
     let scheduler = Description::named(q.scheduler());
     if scheduler.is_some_and(|scheduler| scheduler.shares_by_weight) {
         return idle_scheduler(q);
@@ -147,12 +145,12 @@ mod tests {
         Share { export: export.to_owned(), weight, priority: IoPriority { class, level } }
     }
 
-    fn queue() -> Arc<RequestQueue> {
+    fn queue() -> RequestQueue {
         let driver = spec::open("null,hw_queue_depth=8,poll_queues=0").unwrap();
         RequestQueue::builder(driver).scheduler("mq-deadline").build().unwrap()
     }
 
-    fn set(q: &Arc<RequestQueue>, knob: &str, value: &str) {
+    fn set(q: &RequestQueue, knob: &str, value: &str) {
         q.change_knob(knob, value).unwrap().wait().unwrap();
     }
 

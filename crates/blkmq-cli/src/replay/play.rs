@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use blkmq::{Clock, QueueError, RequestQueue, Status, VirtualClock};
@@ -49,7 +48,7 @@ impl Replay {
     }
 
     /// The queue that `load` is played through, with its settings.
-    fn open(&self, device: &str, load: &Load) -> Result<Arc<RequestQueue>, Failure> {
+    fn open(&self, device: &str, load: &Load) -> Result<RequestQueue, Failure> {
         let fault = |option: &str, what: String| Failure::Input(format!("{option}: {what}"));
         let is_virtual = self.clock == Time::Virtual;
         let intent = Intent { is_virtual, changes: load.has_changes, overwrite: self.overwrite };

@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -273,7 +272,7 @@ pub(super) fn part(
 
 /// Takes leave of the devices of these queues, by this thread. Waits for no longer than [`GRACE`], because a device
 /// that is away does not answer.
-pub(super) fn take_leave(queues: &[Arc<RequestQueue>], by: &Standby) {
+pub(super) fn take_leave(queues: &[RequestQueue], by: &Standby) {
     let (tell, told) = mpsc::channel();
     let queues = queues.to_vec();
     by.run(move || {

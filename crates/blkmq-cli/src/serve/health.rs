@@ -22,10 +22,7 @@ pub(super) struct Watch {
 impl Watch {
     /// Checks the devices of these queues. Each comes with the name that commands use. `say` is called for each change,
     /// with one line.
-    pub(super) fn start(
-        queues: Vec<(String, Arc<RequestQueue>)>,
-        say: impl Fn(&str) + Send + 'static,
-    ) -> io::Result<Self> {
+    pub(super) fn start(queues: Vec<(String, RequestQueue)>, say: impl Fn(&str) + Send + 'static) -> io::Result<Self> {
         let (end, ended) = mpsc::channel();
         let mut told = vec![Health::Good; queues.len()];
         let mut look = move || {

@@ -110,7 +110,7 @@ impl Nbd {
     /// says.
     pub(super) fn start(
         plan: &Plan,
-        queues: &[Arc<RequestQueue>],
+        queues: &[RequestQueue],
         placements: &BTreeMap<String, Arc<Placement>>,
         addresses: &[Address],
         handed: Vec<(OwnedFd, Option<u32>)>,
@@ -138,8 +138,7 @@ impl Nbd {
             builder = builder.listen(address.clone());
         }
         for (planned, q) in plan.exports.iter().zip(queues) {
-            let mut export =
-                Export::new(planned.name.text.clone(), Arc::clone(q)).described(planned.description.clone());
+            let mut export = Export::new(planned.name.text.clone(), q.clone()).described(planned.description.clone());
             export.read_only = planned.read_only;
             export.weight = planned.weight;
             export.priority = planned.priority;

@@ -14,10 +14,10 @@ use super::plan::Plan;
 pub(super) type Placements = BTreeMap<String, Arc<Placement>>;
 
 /// A placement for each queue, with what the configuration says.
-pub(super) fn placements(plan: &Plan, queues: &[Arc<RequestQueue>]) -> Result<Placements, TextError> {
+pub(super) fn placements(plan: &Plan, queues: &[RequestQueue]) -> Result<Placements, TextError> {
     let own = plan.exports.iter().zip(queues).filter(|(export, _)| matches!(export.disk, Disk::Own { .. }));
     own.map(|(export, q)| {
-        let placement = Placement::new(Arc::clone(q));
+        let placement = Placement::new(q.clone());
         placement.load(&plan.placements.layout()).map_err(|error| export.name.fault(error.to_string()))?;
         Ok((export.queue().to_owned(), Arc::new(placement)))
     })

@@ -16,7 +16,7 @@ use crate::device;
 use blkmq_program::notice;
 
 /// The queue of each export.
-pub(super) fn build_all(exports: &[Export]) -> Result<Vec<Arc<RequestQueue>>, TextError> {
+pub(super) fn build_all(exports: &[Export]) -> Result<Vec<RequestQueue>, TextError> {
     let (mut by_name, mut memory) = (BTreeMap::new(), Memory::default());
     for export in exports {
         if let Disk::Own { device, settings } = &export.disk {
@@ -29,7 +29,7 @@ pub(super) fn build_all(exports: &[Export]) -> Result<Vec<Arc<RequestQueue>>, Te
             by_name.insert(export.queue(), q);
         }
     }
-    Ok(exports.iter().map(|export| Arc::clone(&by_name[export.queue()])).collect())
+    Ok(exports.iter().map(|export| by_name[export.queue()].clone()).collect())
 }
 
 /// The device's spec. A device that no client may write to is opened read-only, if the device has that option. Such a
@@ -49,7 +49,7 @@ fn parameter(text: &str, name: &str) -> (Option<Parameter>, Option<String>) {
 
 /// Checks devices and settings, as far as that can be done without opening a device. Returns a queue for each export,
 /// each in front of a device that stands for the export's.
-pub(super) fn check_all(exports: &[Export]) -> Result<Vec<Arc<RequestQueue>>, TextError> {
+pub(super) fn check_all(exports: &[Export]) -> Result<Vec<RequestQueue>, TextError> {
     let (mut by_name, mut memory) = (BTreeMap::new(), Memory::default());
     for export in exports {
         if let Disk::Own { device, settings } = &export.disk {
@@ -62,7 +62,7 @@ pub(super) fn check_all(exports: &[Export]) -> Result<Vec<Arc<RequestQueue>>, Te
             by_name.insert(export.queue(), q);
         }
     }
-    Ok(exports.iter().map(|export| Arc::clone(&by_name[export.queue()])).collect())
+    Ok(exports.iter().map(|export| by_name[export.queue()].clone()).collect())
 }
 
 /// A device in the place of the one that a spec names. The devices of the crate blkmq hold nothing, so they are opened;
@@ -82,7 +82,7 @@ fn stand_in(text: &str) -> Result<Arc<dyn Driver>, SpecError> {
 }
 
 /// Opens the device, and builds the queue.
-fn build(device: &Given, settings: &Settings, read_only: bool) -> Result<Arc<RequestQueue>, TextError> {
+fn build(device: &Given, settings: &Settings, read_only: bool) -> Result<RequestQueue, TextError> {
     let driver =
         blkmq_drivers::open_for(&with_access(&device.text, read_only), &Opener { tell: &notice, ..Opener::SILENT });
     let driver = driver.map_err(|error| device.fault(error.to_string()))?;
@@ -90,7 +90,7 @@ fn build(device: &Given, settings: &Settings, read_only: bool) -> Result<Arc<Req
 }
 
 /// The queue in front of a device, with its settings.
-fn equip(driver: Arc<dyn Driver>, device: &Given, settings: &Settings) -> Result<Arc<RequestQueue>, TextError> {
+fn equip(driver: Arc<dyn Driver>, device: &Given, settings: &Settings) -> Result<RequestQueue, TextError> {
     let mut builder = RequestQueue::builder(driver);
     // Whether requests may bypass the scheduler depends on the locking that the queue is built with.
     if let Some(locking) = &settings.locking {

@@ -82,7 +82,7 @@ fn failure(error: Error) -> Failure {
 }
 
 /// Makes the devices, which have no thread yet.
-pub(super) fn add(wishes: &[Wish], queues: &[Arc<RequestQueue>]) -> Result<Vec<Added>, Failure> {
+pub(super) fn add(wishes: &[Wish], queues: &[RequestQueue]) -> Result<Vec<Added>, Failure> {
     let add = |wish: &Wish| {
         let q = &queues[wish.export];
         if q.limits().no_flush {

@@ -1,8 +1,6 @@
 //! What a server warns of: settings that do nothing or not what they seem to, and devices that keep no data. The start,
 //! `--check` and SIGHUP call in.
 
-use std::sync::Arc;
-
 use blkmq::RequestQueue;
 
 use super::config::{Disk, Export};
@@ -12,7 +10,7 @@ use super::plan::Plan;
 use crate::control::shares::{Share, Shares};
 
 /// Everything that a server with this plan warns of at its start, a line each.
-pub(super) fn warnings(plan: &Plan, queues: &[Arc<RequestQueue>], placements: &Placements) -> Vec<String> {
+pub(super) fn warnings(plan: &Plan, queues: &[RequestQueue], placements: &Placements) -> Vec<String> {
     let mut lines = Vec::new();
     for (export, q) in plan.exports.iter().zip(queues) {
         let Disk::Own { device, .. } = &export.disk else { continue };

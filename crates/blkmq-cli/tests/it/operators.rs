@@ -259,7 +259,7 @@ const BLOCKS: u64 = 64;
 
 /// Writes the round's number to each of a thread's blocks, and reads what the round before wrote, until `ends`. Returns
 /// the last round.
-fn load(q: &std::sync::Arc<RequestQueue>, thread: u64, rounds: &AtomicU64, ends: &AtomicBool) -> u64 {
+fn load(q: &RequestQueue, thread: u64, rounds: &AtomicU64, ends: &AtomicBool) -> u64 {
     let mut submitter = q.submitter(&Client::new("load")).expect("there is room for one");
     let first = thread * BLOCKS;
     let mut round = 0_u64;

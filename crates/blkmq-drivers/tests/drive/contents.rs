@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::thread;
 
 use blkmq::{Bio, Buffer, Flags, Locking, Op, RequestQueue, Status};
@@ -33,7 +32,7 @@ pub(crate) fn check(path: &str, disk: &str) {
         let q = queue(&format!("file,{path},{rings}"), scheduler, locking);
         let threads: Vec<_> = (0..THREADS)
             .map(|number| {
-                let q = Arc::clone(&q);
+                let q = q.clone();
                 thread::spawn(move || change(&q, number))
             })
             .collect();
@@ -52,7 +51,7 @@ pub(crate) fn check(path: &str, disk: &str) {
 }
 
 /// Does random operations in this thread's part of the disk. Returns what the part has to hold afterwards.
-fn change(q: &Arc<RequestQueue>, number: usize) -> Vec<u8> {
+fn change(q: &RequestQueue, number: usize) -> Vec<u8> {
     let mut processor = CpuSet::new();
     processor.set(number);
     // Where there are fewer processors, threads share them.

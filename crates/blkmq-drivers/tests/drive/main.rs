@@ -21,7 +21,6 @@ mod unpolled;
 use std::env;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use blkmq::{Bio, Buffer, Locking, RequestQueue, Status, Submitter};
 use common::run;
@@ -31,7 +30,7 @@ const SECTOR: usize = 512;
 const BLOCK: usize = 4096;
 const BLOCK_SECTORS: u64 = (BLOCK / SECTOR) as u64;
 
-fn queue(spec: &str, scheduler: &str, locking: Locking) -> Arc<RequestQueue> {
+fn queue(spec: &str, scheduler: &str, locking: Locking) -> RequestQueue {
     let driver = blkmq_drivers::open(spec).expect("the disk can be opened");
     RequestQueue::builder(driver).scheduler(scheduler).locking(locking).build().expect("the disk makes sense")
 }

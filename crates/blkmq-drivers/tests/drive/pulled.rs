@@ -61,7 +61,7 @@ impl Load {
     }
 
     /// Keeps requests in flight until there was an error, and some more. Tells by `is_loaded` that it is at work.
-    fn run(mut self, q: &Arc<RequestQueue>, thread: u64, is_loaded: &Barrier) -> Self {
+    fn run(mut self, q: &RequestQueue, thread: u64, is_loaded: &Barrier) -> Self {
         let mut submitter = submitter(q);
         let mut has_told = false;
         let mut after = 0;
@@ -102,7 +102,7 @@ fn check_away(disk: &Path, away: &str, failing: u64, back: &str) -> PathBuf {
     let is_loaded = Arc::new(Barrier::new(THREADS as usize + 1));
     let threads: Vec<_> = (0..THREADS)
         .map(|number| {
-            let (q, is_loaded) = (Arc::clone(&q), Arc::clone(&is_loaded));
+            let (q, is_loaded) = (q.clone(), Arc::clone(&is_loaded));
             thread::spawn(move || Load::default().run(&q, number, &is_loaded))
         })
         .collect();

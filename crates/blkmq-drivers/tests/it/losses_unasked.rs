@@ -22,7 +22,7 @@ fn forbid(call: i64) {
 }
 
 /// Opens a file with two hardware queues for which the kernel cannot be asked.
-fn open(engine: Choice, journal: Arc<dyn Journal>) -> (TempDir, Arc<RequestQueue>) {
+fn open(engine: Choice, journal: Arc<dyn Journal>) -> (TempDir, RequestQueue) {
     forbid(libc::SYS_sync_file_range);
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("the folder for tests is writable");
     let config = Config { size: Some(1 << 20), queues: 2, engine, ..Config::new(folder.path().join("disk")) };

@@ -22,7 +22,7 @@ fn open(socket: &Path, parameters: &str) -> Result<Arc<dyn Driver>, String> {
     blkmq_drivers::open(&spec).map_err(|error| error.to_string())
 }
 
-fn queue(socket: &Path, parameters: &str, locking: Locking) -> Arc<RequestQueue> {
+fn queue(socket: &Path, parameters: &str, locking: Locking) -> RequestQueue {
     let driver = open(socket, parameters).expect("the server has the export");
     RequestQueue::builder(driver).locking(locking).build().expect("the device makes sense")
 }

@@ -5,7 +5,6 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
@@ -26,7 +25,7 @@ fn folder() -> (TempDir, UnixListener) {
     (folder, listener)
 }
 
-fn open(folder: &Path, parameters: &str) -> Arc<RequestQueue> {
+fn open(folder: &Path, parameters: &str) -> RequestQueue {
     let spec = format!("nbd,uri=nbd+unix:///?socket={}{parameters}", folder.join("a").display());
     RequestQueue::builder(blkmq_drivers::open(&spec).expect("the server is there")).build().expect("so is its queue")
 }
@@ -268,7 +267,7 @@ fn a_server_that_is_about_to_go_and_hangs_leaves_time_for_the_next_one() {
 
 /// Runs a client against servers that answer each read by saying that they are about to end, or by breaking the
 /// connection. One server accepts the client as soon as another has lost it. Returns how many servers accepted.
-fn with_useless_servers(parameters: &str, is_polite: bool, client: impl FnOnce(&Arc<RequestQueue>)) -> usize {
+fn with_useless_servers(parameters: &str, is_polite: bool, client: impl FnOnce(&RequestQueue)) -> usize {
     let (folder, listener) = folder();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {

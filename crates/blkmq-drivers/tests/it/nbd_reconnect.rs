@@ -3,7 +3,6 @@
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,16 +22,16 @@ fn folder() -> TempDir {
 }
 
 /// A disk that outlives its servers.
-fn disk(device: &str) -> Arc<RequestQueue> {
+fn disk(device: &str) -> RequestQueue {
     RequestQueue::builder(spec::open(device).expect("the device is right")).build().expect("so is its queue")
 }
 
-fn serve(disk: &Arc<RequestQueue>, socket: &Path) -> Server {
-    let server = Server::builder().export(Export::new("", Arc::clone(disk))).listen(Address::unix(socket));
+fn serve(disk: &RequestQueue, socket: &Path) -> Server {
+    let server = Server::builder().export(Export::new("", disk.clone())).listen(Address::unix(socket));
     server.start().expect("the server is right")
 }
 
-fn open(socket: &Path, parameters: &str) -> Arc<RequestQueue> {
+fn open(socket: &Path, parameters: &str) -> RequestQueue {
     let spec = format!("nbd,uri=nbd+unix:///?socket={}{parameters}", socket.display());
     RequestQueue::builder(blkmq_drivers::open(&spec).expect("the server is there")).build().expect("so is its queue")
 }

@@ -9,7 +9,7 @@ use blkmq::driver::Health;
 use blkmq::{Bio, Buffer, Flags, RequestQueue, Status};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-fn open(path: &Path, more: &str) -> std::sync::Arc<RequestQueue> {
+fn open(path: &Path, more: &str) -> RequestQueue {
     let spec = format!("file,path={}{more}", path.display());
     RequestQueue::builder(blkmq_drivers::open(&spec).expect("it can be opened")).build().expect("it makes sense")
 }

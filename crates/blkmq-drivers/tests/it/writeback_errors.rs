@@ -59,7 +59,7 @@ fn is_durable_write(asked: Asked) -> bool {
 
 struct Setting {
     folder: tempfile::TempDir,
-    q: Arc<RequestQueue>,
+    q: RequestQueue,
 }
 
 impl Setting {

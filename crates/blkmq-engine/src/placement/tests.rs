@@ -7,7 +7,7 @@ use blkmq::event::EventFd;
 use super::*;
 use crate::clients::{Clients, FrontEnd, Source};
 
-fn queue() -> Arc<RequestQueue> {
+fn queue() -> RequestQueue {
     RequestQueue::builder(spec::open("null").expect("the spec is good")).build().expect("the queue is good")
 }
 

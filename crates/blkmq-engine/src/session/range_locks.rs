@@ -54,13 +54,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use blkmq::event::EventFd;
-use blkmq::{Notify, RequestQueue};
+use blkmq::{Notify, RequestQueue, WeakRequestQueue};
 
 /// The position of a claim in the order of all claims of a queue.
 pub(super) type Ticket = u64;
 
-/// The range locks at queues that have connections. The weak reference keeps a queue's address from being used again.
-static ALL: Mutex<Vec<(Weak<RequestQueue>, Weak<RangeLocks>)>> = Mutex::new(Vec::new());
+/// The range locks at queues that have connections.
+static ALL: Mutex<Vec<(WeakRequestQueue, Weak<RangeLocks>)>> = Mutex::new(Vec::new());
 
 /// A connection as the other connections see it.
 #[derive(Debug)]
@@ -139,15 +139,15 @@ impl Table {
 
 impl RangeLocks {
     /// The range locks of a queue, which all its connections share.
-    pub(super) fn of(q: &Arc<RequestQueue>) -> Arc<Self> {
+    pub(super) fn of(q: &RequestQueue) -> Arc<Self> {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(_, range_locks)| range_locks.strong_count() > 0);
-        let known = all.iter().find(|(other, _)| other.as_ptr() == Arc::as_ptr(q));
+        let known = all.iter().find(|(other, _)| other.upgrade().is_some_and(|other| other.same_queue(q)));
         if let Some(range_locks) = known.and_then(|(_, range_locks)| range_locks.upgrade()) {
             return range_locks;
         }
         let range_locks = Arc::new(Self::default());
-        all.push((Arc::downgrade(q), Arc::downgrade(&range_locks)));
+        all.push((q.downgrade(), Arc::downgrade(&range_locks)));
         range_locks
     }
 

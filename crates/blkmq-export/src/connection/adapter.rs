@@ -209,7 +209,7 @@ impl Adapter {
 /// Writes extents into the task's answer, at most so many. Returns how many bytes they take.
 fn tell_extents(session: &mut Session, id: TaskId, most: usize, block: u32) -> Result<usize, Failure> {
     let (offset, length) = session.range(id);
-    let queue = Arc::clone(session.queue());
+    let queue = session.queue().clone();
     let extents = session.answer(id, most * EXTENT_SIZE)?;
     let len = describe(offset, length as u32, block, extents, |start, bytes| queue.driver().extent(start, bytes));
     let fits = extents.set_len(len);

@@ -81,7 +81,7 @@ fn listen(seed: u64, main: impl FnOnce(&AtomicBool) + Send + 'static) -> Told {
 }
 
 /// A queue with few tags. `None`: the scheduler has no such locking.
-fn queue(device: &str, scheduler: &str, locking: Locking) -> Option<Arc<RequestQueue>> {
+fn queue(device: &str, scheduler: &str, locking: Locking) -> Option<RequestQueue> {
     let device = open(&format!("null,size=1M,submit_queues=2,hw_queue_depth=4,{device}")).expect("it is a device");
     RequestQueue::builder(device).scheduler(scheduler).locking(locking).bypass(false).build().ok()
 }
@@ -107,7 +107,7 @@ fn each() -> Vec<(&'static str, Locking)> {
     each
 }
 
-fn submitters(q: &Arc<RequestQueue>) -> Vec<Submitter> {
+fn submitters(q: &RequestQueue) -> Vec<Submitter> {
     (0..THREADS).map(|_| q.submitter(&Client::new("test")).expect("there is a place")).collect()
 }
 
@@ -155,7 +155,7 @@ fn write(number: u64, submitter: &mut Submitter) {
 }
 
 /// Reads by a future.
-fn read_by_future(q: &Arc<RequestQueue>) {
+fn read_by_future(q: &RequestQueue) {
     let submitter = AsyncSubmitter::new(q.submitter(&Client::new("tasks")).expect("there is a place"));
     for at in 0..3 {
         let mut operation = pin!(submitter.submit(Bio::read(at * 16, Buffer::zeroed(512))).expect("there are slots"));
@@ -166,7 +166,7 @@ fn read_by_future(q: &Arc<RequestQueue>) {
 }
 
 /// Changes all that can be changed, and looks at all that can be looked at.
-fn control(q: &Arc<RequestQueue>) {
+fn control(q: &RequestQueue) {
     q.start_threads(1).map(drop).expect("there is a place");
     read_by_future(q);
     q.freeze().wait();

@@ -128,7 +128,7 @@ fn judge(possible: &mut Possible, area: u64, Completion { bio, status, .. }: &Co
 }
 
 /// One submitter, with one operation at a time, anywhere in its own area.
-fn submit_some(q: &Arc<RequestQueue>, me: u64, nr_operations: u64, witness: &Witness, mut random: Random) {
+fn submit_some(q: &RequestQueue, me: u64, nr_operations: u64, witness: &Witness, mut random: Random) {
     let mut submitter = q.submitter(&Client::new("test")).expect("there is room for a thread");
     let block = u64::from(q.limits().logical_block_size) / SECTOR as u64;
     let area = me * AREA;
@@ -174,7 +174,7 @@ fn play(config: DeviceConfig, seed: u64, nr_operations: u64) -> (BTreeMap<&'stat
         let q = q.expect("the device is described well");
         let submitters: Vec<_> = (0..3)
             .map(|me| {
-                let (q, told, random) = (Arc::clone(&q), told.clone(), random.fork());
+                let (q, told, random) = (q.clone(), told.clone(), random.fork());
                 thread::spawn(move || submit_some(&q, me, nr_operations, &told, random))
             })
             .collect();

@@ -1,7 +1,5 @@
 //! Busy time while the statistics are off, on virtual CPUs. A request that is entering the queue, and is about to say
 //! that it does not count, meets other threads at every step.
-
-use std::sync::Arc;
 use std::time::Duration;
 
 use blkmq_vcpu::schedule::Uniform;
@@ -18,7 +16,7 @@ fn sleep_until(seconds: u64) {
 
 /// The busy time, in ms, of a queue whose statistics are off. In each round nothing happens for a second, and then two
 /// clients submit a few requests while another thread calls `act`.
-fn busy_ms(seed: u64, act: fn(&Arc<RequestQueue>)) -> u64 {
+fn busy_ms(seed: u64, act: fn(&RequestQueue)) -> u64 {
     let (told, heard) = std::sync::mpsc::channel();
     let ended = run(Box::new(Uniform::new(Random::new(seed), 8)), Options::default(), move || {
         let q = RequestQueue::builder(spec::open("null,irqmode=0").expect("the spec is good")).build();

@@ -22,7 +22,7 @@ pub(crate) fn plays(schedule: Box<dyn Schedule>, main: impl FnOnce() + Send + 's
     })
 }
 
-fn queue(device: &str, locking: Locking, nr_requests: &str) -> Arc<RequestQueue> {
+fn queue(device: &str, locking: Locking, nr_requests: &str) -> RequestQueue {
     let device = open(device).expect("the device is good");
     let builder = RequestQueue::builder(device).scheduler("mq-deadline").locking(locking);
     let q = builder.build().expect("the queue is good");
@@ -73,7 +73,7 @@ fn looks_in_step(pattern: Vec<(&'static str, u64)>, locking: Locking) -> Ended {
         first.submit(Bio::read(100, Buffer::zeroed(512)).with_priority(class(Class::Idle))).expect("there are slots");
         first.poll();
         let threads = [(30, 0), (3, 1)].map(|(polls, flushes)| {
-            let q = Arc::clone(&q);
+            let q = q.clone();
             thread::spawn(move || {
                 let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
                 (0..polls).for_each(|_| _ = submitter.poll());
@@ -122,7 +122,7 @@ fn polls_in_step(seed: u64) -> Ended {
         }
         let is_done = Arc::new(AtomicBool::new(false));
         let polls = thread::spawn({
-            let (q, is_done) = (Arc::clone(&q), Arc::clone(&is_done));
+            let (q, is_done) = (q.clone(), Arc::clone(&is_done));
             move || {
                 let mut submitter = q.submitter(&Client::new("polls")).expect("there is a place");
                 while !is_done.load(Ordering::Relaxed) {
@@ -170,7 +170,7 @@ fn polls_in_step_when_a_time_has_come(seed: u64) -> Ended {
         let due = first.next_wakeup().expect("it is held back until then");
         let is_done = Arc::new(AtomicBool::new(false));
         let others = [(); 2].map(|()| {
-            let (q, is_done) = (Arc::clone(&q), Arc::clone(&is_done));
+            let (q, is_done) = (q.clone(), Arc::clone(&is_done));
             thread::spawn(move || {
                 let mut submitter = q.submitter(&Client::new("polls")).expect("there is a place");
                 thread::sleep(Duration::from_nanos(due.0.saturating_sub(time::now())));
@@ -219,7 +219,7 @@ fn time_of_the_held_back(seed: u64, locking: Locking, nr_others: u32) -> u64 {
         let due = first.next_wakeup().expect("it is held back until then");
         let others: Vec<_> = (0..nr_others)
             .map(|number| {
-                let q = Arc::clone(&q);
+                let q = q.clone();
                 thread::spawn(move || {
                     let mut submitter = q.submitter(&Client::new("looks")).expect("there is a place");
                     let early = seed / 4 / 64_u64.pow(number) % 64 * 20;
@@ -287,7 +287,7 @@ fn time_of_the_held_back_beside_another(seed: u64, locking: Locking, nr_queues: 
         let sleeps_until =
             move |early_ns: u64| thread::sleep(Duration::from_nanos((due.0 - early_ns).saturating_sub(time::now())));
         let looks = thread::spawn({
-            let q = Arc::clone(&q);
+            let q = q.clone();
             move || {
                 let mut submitter = q.submitter(&Client::new("looks")).expect("there is a place");
                 sleeps_until(seed / 3 % 64 * 20);

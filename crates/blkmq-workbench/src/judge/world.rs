@@ -2,7 +2,6 @@
 //! load, the device and the scheduler.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use blkmq::sched::GroupId;
@@ -61,7 +60,7 @@ impl Outcome {
 /// # Errors
 /// An operation failed, `stop` was set, or time does not pass.
 pub(super) fn run(
-    queues: &[Arc<RequestQueue>],
+    queues: &[RequestQueue],
     load: &Load,
     pool: &mut Pool,
     stop: &AtomicBool,
@@ -81,7 +80,7 @@ pub(super) fn run(
         let submitters = submitters.collect::<Result<_, _>>()?;
         workers.push(Worker::new(plan.clone(), submitters, load.journal.clone(), start, number));
     }
-    let shares_all = |q: &Arc<RequestQueue>| {
+    let shares_all = |q: &RequestQueue| {
         let topology = q.driver().topology();
         topology.default_queues == 1 && topology.read_queues == 0
     };
@@ -126,7 +125,7 @@ fn add_groups(q: &RequestQueue, groups: &[Group]) -> Result<HashMap<&'static str
 
 struct Run<'q> {
     clock: Clock,
-    queues: &'q [Arc<RequestQueue>],
+    queues: &'q [RequestQueue],
     workers: Vec<Worker>,
     /// All submitters of a queue use the same hardware queue, so one of them polls for all.
     shares_all: bool,

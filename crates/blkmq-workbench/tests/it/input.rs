@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use blkmq::driver::spec;
@@ -43,7 +42,7 @@ pub(crate) fn runner(cases: u32, config: Config) -> TestRunner {
     })
 }
 
-fn virtual_queue() -> Arc<RequestQueue> {
+fn virtual_queue() -> RequestQueue {
     let driver =
         spec::open("null,irqmode=2,completion_nsec=1ms,hw_queue_depth=2").expect("the device is well described");
     RequestQueue::builder(driver).clock(Clock::Virtual(VirtualClock::new())).build().expect("it makes sense")

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::whole;
@@ -17,7 +16,7 @@ const SLOW: &str = "null,irqmode=2,completion_nsec=500us,hw_queue_depth=1";
 /// Half a millisecond, in microseconds.
 const TAKES: u64 = 500;
 
-fn queue(device: &str, scheduler: &str, slots: u16) -> Arc<RequestQueue> {
+fn queue(device: &str, scheduler: &str, slots: u16) -> RequestQueue {
     let driver = spec::open(device).expect("the device is well described");
     let clock = Clock::Virtual(VirtualClock::new());
     let builder = RequestQueue::builder(driver).scheduler(scheduler).clock(clock).slots(slots);
@@ -37,7 +36,7 @@ fn load(trace: &Trace, classes: &str) -> Load {
     loaded(&trace.bytes, classes)
 }
 
-fn played(load: &Load, q: &Arc<RequestQueue>, speed: Speed) -> Outcome {
+fn played(load: &Load, q: &RequestQueue, speed: Speed) -> Outcome {
     play(load, q, speed, &AtomicBool::new(false), &mut |_| ()).expect("the queue takes submitters")
 }
 

@@ -17,8 +17,8 @@ impl RequestQueue {
     }
 
     fn show(&self, out: &mut dyn Write) -> fmt::Result {
-        writeln!(out, "word {:?}", self.live.word.load())?;
-        writeln!(out, "{} scheduler {}", *self.settings, self.scheduler())?;
+        writeln!(out, "word {:?}", self.0.live.word.load())?;
+        writeln!(out, "{} scheduler {}", *self.0.settings, self.scheduler())?;
         writeln!(out, "stats {:?}", self.stats())?;
         writeln!(out, "stat {}", self.stat())?;
         for (range, stat) in self.range_stats() {
@@ -26,13 +26,13 @@ impl RequestQueue {
         }
         let [reads, writes] = self.inflight();
         writeln!(out, "inflight {reads} {writes}")?;
-        let (sleepers, background) = (self.live.sleepers.nr(), self.threads.nr_background());
+        let (sleepers, background) = (self.0.live.sleepers.nr(), self.0.threads.nr_background());
         writeln!(out, "sleepers {sleepers} background {background}")?;
-        self.hctxs.show(out)?;
-        self.domains.show(self, out)?;
+        self.0.hctxs.show(out)?;
+        self.0.domains.show(&self.0, out)?;
         self.tenants().show(out)?;
-        self.threads.show(out)?;
-        for (index, generation, place) in self.slots.in_use() {
+        self.0.threads.show(out)?;
+        for (index, generation, place) in self.0.slots.in_use() {
             let (pool, slot) = (index.pool(), index.slot());
             let kind = if pool == FLUSH_POOL { "flush" } else { "thread" };
             writeln!(out, "{kind} {pool} slot {slot} generation {generation}: {place:?}")?;

@@ -8,7 +8,7 @@ use crate::queue::{
     scheduler_names,
 };
 use blkmq_sync::atomic::Ordering;
-use blkmq_sync::{Arc, order};
+use blkmq_sync::order;
 
 /// The knobs of every queue whose value is a number. The value of `scheduler` and `locking` is a name, `iosched/...`
 /// are the scheduler's knobs, and `size` is the device's.
@@ -54,11 +54,11 @@ impl RequestQueue {
             }
             "size" => Ok(self.limits().capacity_sectors.to_string()),
             "bypass" => Ok(u32::from(self.has_bypass()).to_string()),
-            "wbt_lat_usec" => Ok(self.settings.shown_wbt_lat_usec().to_string()),
+            "wbt_lat_usec" => Ok(self.0.settings.shown_wbt_lat_usec().to_string()),
             _ => {
                 let unknown = || self.unknown(name);
-                let own = || self.domains.knob(self, name.strip_prefix(SCHEDULER_PREFIX)?);
-                let value = self.settings.number(name).map(i64::from).or_else(own);
+                let own = || self.0.domains.knob(&self.0, name.strip_prefix(SCHEDULER_PREFIX)?);
+                let value = self.0.settings.number(name).map(i64::from).or_else(own);
                 value.map(|value| value.to_string()).ok_or_else(unknown)
             }
         }
@@ -82,16 +82,16 @@ impl RequestQueue {
         }
         let number = parse(name, value);
         if let Some(knob) = name.strip_prefix(SCHEDULER_PREFIX) {
-            self.domains.knob(self, knob).ok_or_else(|| self.unknown(name))?;
-            return self.domains.set_knob(self, knob, number?).map_err(|error| match error {
+            self.0.domains.knob(&self.0, knob).ok_or_else(|| self.unknown(name))?;
+            return self.0.domains.set_knob(&self.0, knob, number?).map_err(|error| match error {
                 KnobError::Unknown => self.unknown(name),
                 error => QueueError::BadValue(error),
             });
         }
         let number = self.number(name, number)?;
         match name {
-            "iostats" => self.set_iostats(number),
-            "nomerges" => self.settings.set_number(name, number),
+            "iostats" => self.0.set_iostats(number),
+            "nomerges" => self.0.settings.set_number(name, number),
             _ => {
                 debug_assert_eq!(name, "io_timeout", "each knob that needs no drained queue is set here");
                 self.set_io_timeout(number)
@@ -112,7 +112,7 @@ impl RequestQueue {
     /// refuses what does not suit the scheduler: an `nr_requests` above the depth without one; the locking
     /// [`Staged`](Locking::Staged), whose buckets belong to one order of the whole queue, with one that orders each
     /// hardware queue by itself; and a `wbt_lat_usec` other than 0 without one that orders the whole queue.
-    pub fn change_knob(self: &Arc<Self>, name: &str, value: &str) -> Result<Change, QueueError> {
+    pub fn change_knob(&self, name: &str, value: &str) -> Result<Change, QueueError> {
         match name {
             "scheduler" => self.change_scheduler(value),
             "locking" => {
@@ -136,7 +136,7 @@ impl RequestQueue {
             }
             _ => {
                 self.set_knob(name, value)?;
-                Ok(Change { q: Arc::clone(self), freeze: None, apply: None, result: Ok(()) })
+                Ok(Change { q: self.clone(), freeze: None, apply: None, result: Ok(()) })
             }
         }
     }
@@ -152,7 +152,7 @@ impl RequestQueue {
     fn unknown(&self, name: &str) -> QueueError {
         let mut known: Vec<_> = ["scheduler", "locking", "size"].map(str::to_owned).to_vec();
         known.extend(QUEUE_KNOBS.iter().map(|knob| knob.name.to_owned()));
-        let own = self.domains.knobs(self).into_iter().map(|knob| format!("{SCHEDULER_PREFIX}{knob}"));
+        let own = self.0.domains.knobs(&self.0).into_iter().map(|knob| format!("{SCHEDULER_PREFIX}{knob}"));
         known.extend(own);
         QueueError::UnknownKnob { name: name.to_owned(), known, scheduler: self.scheduler() }
     }
@@ -160,13 +160,13 @@ impl RequestQueue {
     /// Moves the timeout scan to an earlier time. Otherwise the scan would come too late for requests issued under the
     /// new, shorter timeout.
     fn set_io_timeout(&self, ms: u32) {
-        self.settings.set_number("io_timeout", ms);
-        let next = self.clock().now().after(self.settings.timeout_ns());
+        self.0.settings.set_number("io_timeout", ms);
+        let next = self.clock().now().after(self.0.settings.timeout_ns());
         // Release publishes the new timeout to a thread that begins a scan that was due. Otherwise that thread would
         // plan the next scan by the old timeout.
         let release = order("timeout.set", Ordering::Release);
-        if self.timeout_scan.fetch_min(next.0, release) > next.0 {
-            self.wake_sleepers(CONTROL);
+        if self.0.timeout_scan.fetch_min(next.0, release) > next.0 {
+            self.0.wake_sleepers(CONTROL);
         }
     }
 }

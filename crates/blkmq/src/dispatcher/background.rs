@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::dispatcher::Dispatcher;
 use crate::driver::Cause;
-use crate::queue::{CONTROL, Layout, QueueError, RequestQueue};
+use crate::queue::{CONTROL, Layout, Queue, QueueError, RequestQueue};
 use crate::request::clock::Clock;
 use blkmq_sync::atomic::{AtomicBool, Ordering};
 use blkmq_sync::{Arc, placed, thread};
@@ -16,7 +16,7 @@ const VIRTUAL_NAP: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 #[must_use = "dropping the handle stops the threads"]
 pub struct Background {
-    q: Arc<RequestQueue>,
+    q: Arc<Queue>,
     stop: Arc<AtomicBool>,
     threads: Vec<thread::JoinHandle<()>>,
 }
@@ -29,14 +29,14 @@ impl RequestQueue {
     /// # Errors
     /// The queue has as many threads as it can, or the system has. Or the hardware queues are
     /// [owned](crate::driver::Driver::is_owned) by submitters. Then no thread runs that this call has started.
-    pub fn start_threads(self: &Arc<Self>, nr_threads: u16) -> Result<Background, QueueError> {
-        if self.is_owned && nr_threads > 0 {
+    pub fn start_threads(&self, nr_threads: u16) -> Result<Background, QueueError> {
+        if self.0.is_owned && nr_threads > 0 {
             return Err(QueueError::NoBackground);
         }
         let mut background =
-            Background { q: Arc::clone(self), stop: Arc::new(AtomicBool::new(false)), threads: Vec::new() };
+            Background { q: Arc::clone(&self.0), stop: Arc::new(AtomicBool::new(false)), threads: Vec::new() };
         for share in 0..nr_threads {
-            let membership = Membership::new(self)?;
+            let membership = Membership::new(&self.0)?;
             let stop = Arc::clone(&background.stop);
             let work = move || {
                 let mut dispatcher = Dispatcher::new(Arc::clone(&membership.q), membership.thread);
@@ -55,12 +55,12 @@ impl RequestQueue {
 /// on relying on the thread, and freezes must not wait for it. The requests in its hands are lost. The place is left,
 /// too, if there is no thread for it.
 struct Membership {
-    q: Arc<RequestQueue>,
+    q: Arc<Queue>,
     thread: u16,
 }
 
 impl Membership {
-    fn new(q: &Arc<RequestQueue>) -> Result<Self, QueueError> {
+    fn new(q: &Arc<Queue>) -> Result<Self, QueueError> {
         let (thread, _) = q.threads.join(q, None)?;
         Ok(Self { q: Arc::clone(q), thread })
     }
@@ -98,7 +98,7 @@ fn flag(stop: &AtomicBool) -> &AtomicBool {
 }
 
 /// Drives the queue once and sleeps if there was nothing to do.
-fn drive_share(q: &RequestQueue, dispatcher: &mut Dispatcher, share: u16, nr_shares: u16, stop: &AtomicBool) {
+fn drive_share(q: &Queue, dispatcher: &mut Dispatcher, share: u16, nr_shares: u16, stop: &AtomicBool) {
     debug_assert!(share < nr_shares, "share {share} is one of {nr_shares}");
     debug_assert!(dispatcher.is_done(), "a thread has passed on what it had in its hands before it comes again");
     let hctxs = |layout: Layout| (share..layout.len()).step_by(usize::from(nr_shares));

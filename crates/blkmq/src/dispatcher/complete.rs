@@ -4,9 +4,7 @@
 use blkmq_sched::{Op, Time};
 
 use crate::dispatcher::Dispatcher;
-use crate::queue::{
-    Count, EndBatch, FlowBatch, ReportBatch, RequestQueue, Steps, ThreadState, TokenBatch, mark_of_flush,
-};
+use crate::queue::{Count, EndBatch, FlowBatch, Queue, ReportBatch, Steps, ThreadState, TokenBatch, mark_of_flush};
 use crate::request::{FlushStep, Location, Request, RqList};
 use blkmq_sync::tags::{Hint, PutBatch, Tag};
 use blkmq_sync::{Stage, stage, unless_mutated};
@@ -24,7 +22,7 @@ impl<'q> TagBatch<'q> {
     }
 
     #[inline]
-    fn add(&mut self, q: &'q RequestQueue, hint: &mut Hint, hctx: u16, tag: Tag) {
+    fn add(&mut self, q: &'q Queue, hint: &mut Hint, hctx: u16, tag: Tag) {
         match &mut self.gathered {
             Some(gathered) if hctx == self.hctx => gathered.add(tag, hint),
             _ => self.turn_to(q, hctx).add(tag, hint),
@@ -36,7 +34,7 @@ impl<'q> TagBatch<'q> {
 
     /// Puts back the tags gathered so far, and begins with another hardware queue.
     #[inline(never)]
-    fn turn_to(&mut self, q: &'q RequestQueue, hctx: u16) -> &mut PutBatch<'q> {
+    fn turn_to(&mut self, q: &'q Queue, hctx: u16) -> &mut PutBatch<'q> {
         self.put();
         self.hctx = hctx;
         self.gathered.insert(q.hctxs.get(hctx).tags.gather())
@@ -69,7 +67,7 @@ enum FeedbackTarget<'q> {
 impl<'q> Feedback<'q> {
     /// What this queue needs, if it needs anything.
     #[inline]
-    fn of(q: &'q RequestQueue, thread: &'q ThreadState, by: u16, now: Time) -> Option<Self> {
+    fn of(q: &'q Queue, thread: &'q ThreadState, by: u16, now: Time) -> Option<Self> {
         let (is_plain, has_limiter) = (q.settings.is_plain(), q.settings.has_limiter());
         if is_plain && !has_limiter {
             return None;
@@ -87,7 +85,7 @@ impl<'q> Feedback<'q> {
 
     /// A request is over. `is_limited`: it is other than a read, and the scheduler had dispatched it.
     #[inline(always)]
-    fn add(&mut self, q: &RequestQueue, rq: &mut Request<'_>, is_limited: bool) {
+    fn add(&mut self, q: &Queue, rq: &mut Request<'_>, is_limited: bool) {
         if let Some(flows) = &mut self.flows {
             flows.add(rq);
         }
@@ -113,7 +111,7 @@ impl<'q> Feedback<'q> {
 
     /// Operations are about to be delivered to other submitters.
     #[inline]
-    fn tell(&mut self, q: &RequestQueue) {
+    fn tell(&mut self, q: &Queue) {
         if let FeedbackTarget::Reports(reports) = &mut self.kind {
             reports.put(q);
         }
@@ -121,7 +119,7 @@ impl<'q> Feedback<'q> {
 
     /// All requests of a batch were added.
     #[inline]
-    fn put(&mut self, q: &RequestQueue) {
+    fn put(&mut self, q: &Queue) {
         if let Some(flows) = &mut self.flows {
             flows.publish();
         }
@@ -133,7 +131,7 @@ impl<'q> Feedback<'q> {
     }
 }
 
-fn note_limited(q: &RequestQueue, hctx: u16, limited: &mut u32) {
+fn note_limited(q: &Queue, hctx: u16, limited: &mut u32) {
     if *limited > 0 {
         q.hctxs.get(hctx).note_limited(std::mem::take(limited));
     }
@@ -145,7 +143,7 @@ impl Dispatcher {
     ///
     /// COST: per batch one operation on each tag word concerned, for each other submitter one on its completion ring,
     /// and one fence for what was brought; per operation the two lines of its slot and this thread's counters.
-    pub(super) fn complete(&mut self, q: &RequestQueue, now: Time) {
+    pub(super) fn complete(&mut self, q: &Queue, now: Time) {
         debug_assert!(!self.finished.is_empty(), "something has finished");
         let requests = self.finished.len();
         self.complete_all(q, now);
@@ -160,12 +158,12 @@ impl Dispatcher {
 
     /// Wakes the threads of the submitters to which this thread has delivered operations.
     #[inline]
-    pub(super) fn wake_delivered(&mut self, q: &RequestQueue) {
+    pub(super) fn wake_delivered(&mut self, q: &Queue) {
         self.outbox.wake(q, self.thread);
     }
 
     #[inline]
-    fn complete_all(&mut self, q: &RequestQueue, now: Time) {
+    fn complete_all(&mut self, q: &Queue, now: Time) {
         let mut feedback = Feedback::of(q, self.thread(q), self.thread, now);
         let mut tags = TagBatch::new();
         let mut ending = EndBatch::new(q, self.thread(q), now);
@@ -216,7 +214,7 @@ impl Dispatcher {
     #[inline]
     fn complete_run<'q>(
         &mut self,
-        q: &'q RequestQueue,
+        q: &'q Queue,
         tags: &mut TagBatch<'q>,
         ending: &mut EndBatch<'_>,
         mut feed_back: impl FnMut(&mut Request<'_>, bool),
@@ -254,7 +252,7 @@ impl Dispatcher {
     #[inline]
     fn deliver_run(
         &mut self,
-        q: &RequestQueue,
+        q: &Queue,
         (thread, run): (u16, RqList),
         feedback: &mut Option<Feedback<'_>>,
         ending: &mut EndBatch<'_>,
@@ -273,7 +271,7 @@ impl Dispatcher {
     }
 
     /// Does what the flush machine asks for.
-    fn take_steps(&mut self, q: &RequestQueue, mut steps: Steps, ending: &mut EndBatch<'_>) {
+    fn take_steps(&mut self, q: &Queue, mut steps: Steps, ending: &mut EndBatch<'_>) {
         while let Some(mut rq) = steps.dispatch.pop_front(&q.slots) {
             if rq.body().flush == FlushStep::Flush {
                 rq.body_mut().mark = mark_of_flush(q);
@@ -287,14 +285,14 @@ impl Dispatcher {
     }
 
     /// Puts requests into the flush machine.
-    pub(super) fn insert_flushes(&mut self, q: &RequestQueue, mut flushes: RqList, now: Time) {
+    pub(super) fn insert_flushes(&mut self, q: &Queue, mut flushes: RqList, now: Time) {
         while let Some(rq) = flushes.pop_front(&q.slots) {
             self.insert_flush(q, rq, now);
         }
     }
 
     /// Puts a request into the flush machine.
-    pub(super) fn insert_flush(&mut self, q: &RequestQueue, rq: Request<'_>, now: Time) {
+    pub(super) fn insert_flush(&mut self, q: &Queue, rq: Request<'_>, now: Time) {
         let steps = Steps::begin(q, rq, now);
         let mut ending = EndBatch::new(q, self.thread(q), now);
         self.take_steps(q, steps, &mut ending);
@@ -303,7 +301,7 @@ impl Dispatcher {
 
     /// Hands each operation of a request to its submitter: this thread's own operations to this thread, the others to
     /// the completion rings of their submitters.
-    fn deliver(&mut self, q: &RequestQueue, rq: Request<'_>, ending: &mut EndBatch<'_>) {
+    fn deliver(&mut self, q: &Queue, rq: Request<'_>, ending: &mut EndBatch<'_>) {
         ending.add(&rq);
         debug_assert!(
             rq.body().tag.is_none() && rq.body().token.is_none(),

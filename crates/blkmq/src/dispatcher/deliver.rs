@@ -14,7 +14,7 @@
 //! [`Outbox::send`] makes the operations visible, and [`Outbox::wake`] wakes, behind a fence. A thread calls both
 //! before it goes. If a driver panics in between, all threads that sleep are woken instead, by `Unwinding` in `issue`.
 
-use crate::queue::{EndBatch, RequestQueue, ThreadState, WakeCause};
+use crate::queue::{EndBatch, Queue, ThreadState, WakeCause};
 use crate::request::RqList;
 use crate::request::limits::MAX_THREADS;
 use blkmq_sync::unless_mutated;
@@ -74,7 +74,7 @@ impl Outbox {
     ///
     /// COST: not inlined beyond the counts, since a thread mostly completes its own operations.
     #[inline]
-    pub(super) fn send(&mut self, q: &RequestQueue, ending: &mut EndBatch<'_>, by: u16) {
+    pub(super) fn send(&mut self, q: &Queue, ending: &mut EndBatch<'_>, by: u16) {
         ending.publish();
         if self.len > 0 {
             self.send_lists(q, by);
@@ -82,7 +82,7 @@ impl Outbox {
     }
 
     #[inline(never)]
-    fn send_lists(&mut self, q: &RequestQueue, by: u16) {
+    fn send_lists(&mut self, q: &Queue, by: u16) {
         debug_assert!(self.place_of(by).is_none(), "a thread keeps the operations of its own submitter");
         for place in 0..std::mem::take(&mut self.len) {
             let (list, thread) = (std::mem::take(&mut self.lists[place]), q.threads.get(self.threads[place]));
@@ -108,7 +108,7 @@ impl Outbox {
     /// COST: as of [`send`](Self::send); then a fence, and two loads for each submitter, of lines that change when its
     /// thread goes to sleep.
     #[inline]
-    pub(super) fn wake(&mut self, q: &RequestQueue, by: u16) {
+    pub(super) fn wake(&mut self, q: &Queue, by: u16) {
         debug_assert_eq!(self.len, 0, "operations are delivered before their threads are woken");
         if !self.unwoken.is_empty() {
             self.wake_delivered(q, by);
@@ -116,7 +116,7 @@ impl Outbox {
     }
 
     #[inline(never)]
-    fn wake_delivered(&mut self, q: &RequestQueue, by: u16) {
+    fn wake_delivered(&mut self, q: &Queue, by: u16) {
         let delivered = self.unwoken.drain(..).filter(|_| unless_mutated("deliver.wake"));
         let woken = wake_each(delivered.map(|thread| &q.threads.get(thread).wake));
         q.threads.note_woken(by, WakeCause::Completed, woken);
@@ -129,7 +129,7 @@ const MOST_TOLD: usize = 32;
 /// Hands operations to a submitter that wants to know which they are: a part of a split one stands for the whole.
 /// Noted before they are delivered, because they are the submitter's afterwards.
 #[cold]
-fn send_telling(q: &RequestQueue, mut list: RqList, thread: &ThreadState, by: u16) {
+fn send_telling(q: &Queue, mut list: RqList, thread: &ThreadState, by: u16) {
     while !list.is_empty() {
         let (mut slots, mut nr) = ([0; MOST_TOLD], 0);
         let some = list.take_while(&q.slots, |rq| {

@@ -4,7 +4,7 @@ use blkmq_sched::Time;
 
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::outcome::Dispatched;
-use crate::queue::{Count, RequestQueue};
+use crate::queue::{Count, Queue};
 use blkmq_sync::liveness::WaiterPresent;
 
 impl Dispatcher {
@@ -12,7 +12,7 @@ impl Dispatcher {
     ///
     /// COST: not inlined. Most plugs are dispatched as they are inserted, and do not pay for this function's registers.
     #[inline(never)]
-    pub(super) fn dispatch(&mut self, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
+    pub(super) fn dispatch(&mut self, q: &Queue, now: Time, bound: usize) -> Dispatched {
         debug_assert!(self.is_inside(q), "a thread dispatches inside the queue");
         if q.settings.has_scheduler() {
             return q.locking().dispatch(self, q, now, bound);
@@ -24,7 +24,7 @@ impl Dispatcher {
     }
 
     /// Without a scheduler: takes one request per software queue in turn, as far as there are tags.
-    fn dispatch_software(&mut self, q: &RequestQueue, bound: usize) -> usize {
+    fn dispatch_software(&mut self, q: &Queue, bound: usize) -> usize {
         let layout = q.hctxs.layout();
         let mut chosen = 0;
         for (index, hctx) in q.hctxs.iter() {

@@ -4,7 +4,7 @@ use blkmq_sched::Time;
 
 use crate::dispatcher::outcome::Dispatched;
 use crate::dispatcher::{DISPATCH_BUDGET, Dispatcher};
-use crate::queue::{Layout, RequestQueue};
+use crate::queue::{Layout, Queue};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::unless_mutated;
 use blkmq_sync::word::Snapshot;
@@ -13,7 +13,7 @@ impl Dispatcher {
     /// Dispatches, issues and completes until nothing can go on, or until this thread has done its share. Then other
     /// threads must go on. The share is [`DISPATCH_BUDGET`] requests, or `own` if that is more. `dispatched` says how
     /// far dispatching came already, if it was tried. The caller is inside the queue (see `ThreadState::activity`).
-    pub(super) fn run(&mut self, q: &RequestQueue, own: usize, now: Time, dispatched: Option<Dispatched>) {
+    pub(super) fn run(&mut self, q: &Queue, own: usize, now: Time, dispatched: Option<Dispatched>) {
         debug_assert!(self.is_inside(q), "a thread runs inside the queue");
         debug_assert!(self.requeued.is_empty(), "what the driver gave back comes before what is dispatched next");
         let bound = own.max(DISPATCH_BUDGET);
@@ -53,7 +53,7 @@ impl Dispatcher {
 
     /// Whether something waits. Asked before another round: when something has finished, or this thread has not
     /// dispatched all that it could.
-    fn goes_on(&self, q: &RequestQueue) -> bool {
+    fn goes_on(&self, q: &Queue) -> bool {
         self.must_dispatch
             || q.live.word.load().is_waiting()
             || (q.settings.has_scheduler() && q.has_waiting_for(self.thread))
@@ -63,7 +63,7 @@ impl Dispatcher {
     /// other threads since this thread looked, or a time was planned that had come when this thread looked. This
     /// function is the sleeper's last look in the interleaving of [`wake`](blkmq_sync::wake). A thread that ends the
     /// quiescence, leaves something, or plans a time is the waker there.
-    pub(crate) fn may_go_on(&self, q: &RequestQueue) -> bool {
+    pub(crate) fn may_go_on(&self, q: &Queue) -> bool {
         debug_assert!(!self.is_inside(q), "a freeze would wait for a thread that sleeps inside the queue");
         q.live.deferrals.read() != self.deferrals
             || self.saw_quiesced && !q.live.word.load().is_quiesced()
@@ -73,7 +73,7 @@ impl Dispatcher {
     /// Whether a time was planned that had come when this thread looked. This thread then had no pending event, and did
     /// not touch the scheduler, where another thread was. That other thread had asked the scheduler as of an earlier
     /// time, and so planned for a time that had come meanwhile.
-    fn was_early(&self, q: &RequestQueue) -> bool {
+    fn was_early(&self, q: &Queue) -> bool {
         let planned = q.planned();
         planned != self.planned && planned <= self.looked.0
     }
@@ -81,7 +81,7 @@ impl Dispatcher {
     /// Polls, completes and runs once: all that a thread with time to spare owes the queue. Does nothing while the
     /// queue is quiesced. `hctxs` names this thread's hardware queues. `hctxs` is called inside the queue, where the
     /// layout cannot change.
-    pub(super) fn drive<I>(&mut self, q: &RequestQueue, hctxs: impl FnOnce(Layout) -> I, now: Time)
+    pub(super) fn drive<I>(&mut self, q: &Queue, hctxs: impl FnOnce(Layout) -> I, now: Time)
     where
         I: Iterator<Item = u16> + Clone,
     {
@@ -93,13 +93,8 @@ impl Dispatcher {
 
     /// Like [`drive`](Self::drive), for a caller that is inside the queue and has read the queue's word there as
     /// `seen`.
-    pub(crate) fn drive_inside<I>(
-        &mut self,
-        q: &RequestQueue,
-        hctxs: impl FnOnce(Layout) -> I,
-        now: Time,
-        seen: Snapshot,
-    ) where
+    pub(crate) fn drive_inside<I>(&mut self, q: &Queue, hctxs: impl FnOnce(Layout) -> I, now: Time, seen: Snapshot)
+    where
         I: Iterator<Item = u16> + Clone,
     {
         debug_assert!(self.is_inside(q), "a thread drives a queue from the inside");

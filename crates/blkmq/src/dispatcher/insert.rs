@@ -5,7 +5,7 @@ use blkmq_sched::Time;
 
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::outcome::Dispatched;
-use crate::queue::{Domain, Mapping, RequestQueue, StartBatch};
+use crate::queue::{Domain, Mapping, Queue, StartBatch};
 use crate::request::{FlushStep, Location, Request, RqList, Slots, Status};
 use blkmq_sync::word::Snapshot;
 use blkmq_sync::{Stage, peek, stage};
@@ -24,7 +24,7 @@ pub(super) struct Plug<'q> {
 impl Dispatcher {
     /// Takes what a plug holds into the queue, and dispatches. What may not enter a frozen queue stays in the plug. The
     /// caller is inside, and has read the queue's word there as `seen`.
-    pub(crate) fn take_plug(&mut self, q: &RequestQueue, plug: &mut RqList, now: Time, seen: Snapshot) {
+    pub(crate) fn take_plug(&mut self, q: &Queue, plug: &mut RqList, now: Time, seen: Snapshot) {
         debug_assert!(
             !plug.is_empty() && self.is_inside(q),
             "a thread inside the queue takes a plug that holds something"
@@ -51,7 +51,7 @@ impl Dispatcher {
     }
 
     /// Ends the operations of the plug that must not wait for a frozen queue.
-    fn refuse_frozen(&mut self, q: &RequestQueue, plug: &mut RqList, now: Time) {
+    fn refuse_frozen(&mut self, q: &Queue, plug: &mut RqList, now: Time) {
         refuse_nowait(&q.slots, plug, Location::Plugged, |mut rq| {
             rq.body_mut().completed = now;
             let nr_parts = u64::from(rq.body().nr_parts);
@@ -65,7 +65,7 @@ impl Dispatcher {
     /// `seen` is the queue's word as the caller read it inside. If the word says quiesced, the caller does not run, so
     /// nothing may be started here. Returns how far dispatching came together with the insertion, or `None` if this
     /// thread still has to dispatch.
-    fn insert(&mut self, q: &RequestQueue, plug: &mut RqList, now: Time, seen: Snapshot) -> Option<Dispatched> {
+    fn insert(&mut self, q: &Queue, plug: &mut RqList, now: Time, seen: Snapshot) -> Option<Dispatched> {
         debug_assert!(
             !plug.is_empty() && self.is_done(),
             "a thread inserts something, and has nothing else in its hands"

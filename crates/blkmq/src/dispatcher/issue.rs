@@ -13,7 +13,7 @@ use blkmq_sched::Time;
 
 use crate::dispatcher::Dispatcher;
 use crate::driver::{Batch, Offer};
-use crate::queue::{Count, HwCtx, RequestQueue};
+use crate::queue::{Count, HwCtx, Queue};
 use crate::request::{Location, RqList};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::unless_mutated;
@@ -25,7 +25,7 @@ const DRAIN_ROUNDS: u32 = 64;
 impl Dispatcher {
     /// Drains a hardware queue's issue list, unless another thread drains it or owns it: then it is left to that
     /// thread.
-    pub(super) fn issue(&mut self, q: &RequestQueue, index: u16, now: Time) {
+    pub(super) fn issue(&mut self, q: &Queue, index: u16, now: Time) {
         let hctx = q.hctxs.get(index);
         if q.is_owned && unless_mutated("issue.owner") {
             let owner = q.hctxs.layout().owner(index);
@@ -62,7 +62,7 @@ impl Dispatcher {
 
     /// Issues what is ready without the issue list. For drivers that take concurrent calls, when no order is kept.
     #[inline]
-    pub(super) fn issue_directly(&mut self, q: &RequestQueue, now: Time) {
+    pub(super) fn issue_directly(&mut self, q: &Queue, now: Time) {
         debug_assert!(q.is_concurrent, "requests go past the issue list only to a driver that takes concurrent calls");
         let index = self.ready_hctx;
         let mut unwinding = PanicGuard { q, thread: self.thread, index, pending: std::mem::take(&mut self.ready) };
@@ -78,21 +78,21 @@ impl Dispatcher {
     /// Wakes the threads that must plan for what the driver has begun to work on. Called when the driver has the
     /// requests, so that its next event counts them, and under no lock.
     #[inline]
-    fn tell_started(&mut self, q: &RequestQueue) {
+    fn tell_started(&mut self, q: &Queue) {
         if self.started.any {
             self.wake_for_started(q);
         }
     }
 
     #[inline(never)]
-    fn wake_for_started(&mut self, q: &RequestQueue) {
+    fn wake_for_started(&mut self, q: &Queue) {
         let started = std::mem::take(&mut self.started);
         q.wake_for_started(started.threads(), self.thread);
     }
 
     /// Offers requests to the driver. Returns whether the driver refused one. The refused request and those behind it
     /// stay in `pending`.
-    fn offer(&mut self, q: &RequestQueue, index: u16, pending: &mut RqList, now: Time) -> bool {
+    fn offer(&mut self, q: &Queue, index: u16, pending: &mut RqList, now: Time) -> bool {
         debug_assert!(!pending.is_empty(), "the driver is offered something");
         let hctx: &HwCtx = q.hctxs.get(index);
         let offered = pending.len();
@@ -116,7 +116,7 @@ impl Dispatcher {
 /// What is done if the driver panics while it is offered requests. This thread works for other submitters too: what it
 /// has not given to the driver yet, and what other threads appended meanwhile, is left to the next thread that polls.
 struct PanicGuard<'q> {
-    q: &'q RequestQueue,
+    q: &'q Queue,
     thread: u16,
     index: u16,
     /// Requests that are on no issue list.

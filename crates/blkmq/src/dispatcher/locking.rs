@@ -26,7 +26,7 @@ use blkmq_sched::Time;
 use super::outcome::{Dispatched, Inserted};
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::insert::Plug;
-use crate::queue::{Domain, Locking, RequestQueue};
+use crate::queue::{Domain, Locking, Queue};
 
 impl Locking {
     /// Inserts a plug, which is not empty, of the thread to which `dispatcher` belongs. What finds no room waits
@@ -54,7 +54,7 @@ impl Locking {
 
     /// Chooses up to `bound` requests and makes them ready.
     #[inline]
-    pub(super) fn dispatch(self, dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
+    pub(super) fn dispatch(self, dispatcher: &mut Dispatcher, q: &Queue, now: Time, bound: usize) -> Dispatched {
         debug_assert!(bound > 0, "a thread that dispatches chooses at least one request");
         match self {
             Self::Single => single::dispatch(dispatcher, q, now, bound),

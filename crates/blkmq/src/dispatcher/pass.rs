@@ -16,14 +16,14 @@
 use blkmq_sched::{Class, Op, SchedDomain};
 
 use crate::dispatcher::Dispatcher;
-use crate::queue::{BypassReport, Count, Mapping, RequestQueue, StartBatch, TakenTokens};
+use crate::queue::{BypassReport, Count, Mapping, Queue, StartBatch, TakenTokens};
 use crate::request::{FlushStep, Location, Request, RqList, StatClass};
 use blkmq_sync::word::Gate;
 use blkmq_sync::{Stage, stage};
 
 /// Which requests may pass now. Without a scheduler all may while nothing waits.
 #[inline]
-fn gate(q: &RequestQueue) -> Option<Gate> {
+fn gate(q: &Queue) -> Option<Gate> {
     let seen = q.live.word.load();
     if q.settings.has_scheduler() { seen.gate() } else { seen.is_open().then_some(Gate::ALL) }
 }
@@ -40,7 +40,7 @@ impl BypassRun {
     /// nothing if the first request may not pass.
     #[inline(always)]
     fn take(
-        q: &RequestQueue,
+        q: &Queue,
         mapping: &Mapping,
         gate: Gate,
         plug: &mut RqList,
@@ -65,7 +65,7 @@ trait Needs {
     fn meet(&mut self, rq: &mut Request<'_>) -> bool;
 
     /// Called before the look at the gate that decides whether the requests pass.
-    fn note(&mut self, _q: &RequestQueue) {}
+    fn note(&mut self, _q: &Queue) {}
 
     /// Called after that look. `passes`: the gate was still open. Returns whether the requests pass.
     fn end(&mut self, passes: bool) -> bool {
@@ -101,7 +101,7 @@ impl Needs for Option<BypassReport<'_>> {
         true
     }
 
-    fn note(&mut self, q: &RequestQueue) {
+    fn note(&mut self, q: &Queue) {
         self.iter_mut().for_each(|bypass_report| bypass_report.note(q));
     }
 
@@ -277,7 +277,7 @@ impl Dispatcher {
     /// Tags or tokens may have been claimed, and are back unused. This thread fences and checks WAITING, as a completer
     /// does, because another thread may have needed them.
     #[inline(never)]
-    fn note_taken_in_vain(&mut self, q: &RequestQueue) {
+    fn note_taken_in_vain(&mut self, q: &Queue) {
         q.live.fence_before_notify();
         self.has_pending_event = true;
         // What waits may wait in another domain, where this thread does not come otherwise.
@@ -287,7 +287,7 @@ impl Dispatcher {
     /// Called when the gate was shut meanwhile. The tags go back as a completer puts them back, and the requests are as
     /// they were.
     #[cold]
-    fn turn_back(&mut self, q: &RequestQueue, index: u16, tagged: &mut RqList) {
+    fn turn_back(&mut self, q: &Queue, index: u16, tagged: &mut RqList) {
         debug_assert!(!tagged.is_empty(), "requests are turned back that were about to pass");
         let hctx = q.hctxs.get(index);
         for _ in 0..tagged.len() {

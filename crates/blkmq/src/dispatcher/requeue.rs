@@ -1,21 +1,21 @@
 //! Requeueing: what the driver gave back waits, without a tag, in front of the scheduler.
 
 use crate::dispatcher::Dispatcher;
-use crate::queue::{Count, RequestQueue};
+use crate::queue::{Count, Queue};
 use blkmq_sync::unless_mutated;
 
 impl Dispatcher {
     /// Puts what the driver gave back on the dispatch lists, without a tag. Such a request is tried again when
     /// something completes, or at the next poll.
     #[inline]
-    pub(super) fn requeue_returned(&mut self, q: &RequestQueue) {
+    pub(super) fn requeue_returned(&mut self, q: &Queue) {
         if !self.requeued.is_empty() {
             self.park_some(q);
         }
     }
 
     #[cold]
-    fn park_some(&mut self, q: &RequestQueue) {
+    fn park_some(&mut self, q: &Queue) {
         debug_assert!(self.is_inside(q), "tags go back inside the queue, where a freeze waits for them");
         self.thread(q).counters.count(Count::Requeued, self.requeued.len() as u64);
         let mut is_news = false;

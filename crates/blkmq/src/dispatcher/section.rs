@@ -9,7 +9,7 @@ pub(super) use dispatch::Batch;
 use blkmq_sched::Time;
 
 use crate::dispatcher::Dispatcher;
-use crate::queue::{Domain, Hold, Locking, RequestQueue, ThreadState};
+use crate::queue::{Domain, Hold, Locking, Queue, ThreadState};
 use crate::request::{Location, RqList};
 use blkmq_sync::liveness::WaiterPresent;
 use blkmq_sync::stack::Chain;
@@ -17,7 +17,7 @@ use blkmq_sync::{peek, unless_mutated};
 
 /// The scheduler under its lock. Made and ended by [`Domain::enter`] alone.
 pub(super) struct Section<'q, 's> {
-    pub(super) q: &'q RequestQueue,
+    pub(super) q: &'q Queue,
     pub(super) thread: &'q ThreadState,
     pub(super) domain: &'s Domain,
     pub(super) hold: &'s mut Hold,
@@ -40,7 +40,7 @@ impl Domain {
     #[inline]
     pub(super) fn enter<'q, R>(
         &self,
-        q: &'q RequestQueue,
+        q: &'q Queue,
         thread: &'q ThreadState,
         dispatcher: &mut Dispatcher,
         now: Time,
@@ -166,14 +166,15 @@ mod tests {
         let quiesce = q.quiesce();
         submitter.submit(Bio::read(0, Buffer::zeroed(4096))).expect("there is room");
         submitter.flush_plug();
-        let (thread, _) = q.threads.join(&q, None).expect("there is a place");
-        let mut dispatcher = Dispatcher::new(std::sync::Arc::clone(&q), thread);
+        let q = &q.0;
+        let (thread, _) = q.threads.join(q, None).expect("there is a place");
+        let mut dispatcher = Dispatcher::new(std::sync::Arc::clone(q), thread);
         let seen = q.live.word.load();
         assert!(seen.is_waiting());
-        q.domain(0).enter(&q, q.threads.get(thread), &mut dispatcher, q.clock().now(), |section| section.settle(true));
+        q.domain(0).enter(q, q.threads.get(thread), &mut dispatcher, q.clock().now(), |section| section.settle(true));
         let is_cleared = q.live.word.clear_waiting(seen);
         // First the end, because a submitter that is dropped waits for its requests.
-        q.threads.leave(&q, thread, None);
+        q.threads.leave(q, thread, None);
         drop(quiesce);
         q.defer(thread);
         assert!(submitter.wait() && !is_cleared, "something waits");

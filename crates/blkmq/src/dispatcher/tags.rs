@@ -9,7 +9,7 @@
 //! although perhaps nothing waits, and the next thread that dispatches clears it.
 
 use super::Dispatcher;
-use crate::queue::{HwCtx, RequestQueue};
+use crate::queue::{HwCtx, Queue};
 use crate::request::Request;
 use blkmq_sync::liveness::WaiterPresent;
 use blkmq_sync::tags::Tag;
@@ -20,7 +20,7 @@ impl Dispatcher {
     /// the thread clears WAITING. Returns how many requests became ready.
     pub(super) fn dispatch_for_itself(
         &mut self,
-        q: &RequestQueue,
+        q: &Queue,
         bound: usize,
         mut choose: impl FnMut(&mut Self, usize) -> usize,
     ) -> usize {
@@ -47,7 +47,7 @@ impl Dispatcher {
     /// Whether no request waits anywhere for a tag or for the scheduler. The scheduler is looked at under its lock. If
     /// there are several, what each domain shows is enough: a thread that sets WAITING has shown first what waits
     /// (`Section::show`).
-    fn nothing_waits(&self, q: &RequestQueue) -> bool {
+    fn nothing_waits(&self, q: &Queue) -> bool {
         let no_list_waits = || q.hctxs.iter().all(|(_, hctx)| hctx.nr_dispatch() == 0 && !hctx.has_marked_ctx());
         match q.whole_domain() {
             Some(domain) => !domain.has_waiting() && no_list_waits() && domain.is_idle(&self.thread(q).counters),
@@ -59,7 +59,7 @@ impl Dispatcher {
     /// how many requests became ready.
     pub(super) fn dispatch_listed<'q>(
         &mut self,
-        q: &'q RequestQueue,
+        q: &'q Queue,
         hctxs: impl Iterator<Item = (u16, &'q HwCtx)>,
         waiter_present: WaiterPresent,
     ) -> usize {
@@ -84,12 +84,7 @@ impl Dispatcher {
 
     /// Makes a chosen request ready, or parks it if it lacks a tag. Returns how many requests became ready, and
     /// whether to go on choosing.
-    pub(super) fn give_tag(
-        &mut self,
-        q: &RequestQueue,
-        rq: Request<'_>,
-        waiter_present: WaiterPresent,
-    ) -> (usize, bool) {
+    pub(super) fn give_tag(&mut self, q: &Queue, rq: Request<'_>, waiter_present: WaiterPresent) -> (usize, bool) {
         debug_assert!(rq.body().tag.is_none(), "a request gets one tag: {rq:?}");
         let hctx = q.hctxs.get(rq.body().hctx);
         let has_aside = hctx.nr_dispatch() > 0;
@@ -103,7 +98,7 @@ impl Dispatcher {
     }
 
     /// Takes a tag. If there is none, WAITING is set, so that a thread that brings a tag back dispatches.
-    pub(super) fn tag_or_wait(&mut self, q: &RequestQueue, hctx: &HwCtx, waiter_present: WaiterPresent) -> Option<Tag> {
+    pub(super) fn tag_or_wait(&mut self, q: &Queue, hctx: &HwCtx, waiter_present: WaiterPresent) -> Option<Tag> {
         let mut tag = [Tag(0)];
         (self.tags_or_wait(q, hctx, &mut tag, waiter_present) == 1).then_some(tag[0])
     }
@@ -112,7 +107,7 @@ impl Dispatcher {
     /// that brings a tag back dispatches.
     pub(super) fn tags_or_wait(
         &mut self,
-        q: &RequestQueue,
+        q: &Queue,
         hctx: &HwCtx,
         out: &mut [Tag],
         waiter_present: WaiterPresent,
@@ -128,7 +123,7 @@ impl Dispatcher {
     /// Puts back tags that were taken for nothing, as a completer does, because another thread may have lacked a tag
     /// meanwhile. The caller looks again at what it chose from. Returns how many requests of the dispatch list got a
     /// tag.
-    pub(super) fn put_back(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
+    pub(super) fn put_back(&mut self, q: &Queue, hctx: &HwCtx, tags: &[Tag]) -> usize {
         debug_assert!(!tags.is_empty(), "tags were taken for nothing");
         let mut given = 0;
         // Requests on the dispatch list come first, so they get tags here. Otherwise several threads that look by turns
@@ -167,15 +162,16 @@ mod tests {
         submitter.submit(Bio::flush()).expect("there is room");
         submitter.flush_plug();
         drop(quiesce);
-        let (number, _) = q.threads.join(&q, None).expect("there is a place");
-        let (mut dispatcher, hctx) = (Dispatcher::new(Arc::clone(&q), number), q.hctxs.get(0));
+        let q = &q.0;
+        let (number, _) = q.threads.join(q, None).expect("there is a place");
+        let (mut dispatcher, hctx) = (Dispatcher::new(Arc::clone(q), number), q.hctxs.get(0));
         assert_eq!(hctx.nr_dispatch(), 1, "the flush waits for a tag");
         q.threads.get(number).activity.enter();
         let tag = hctx.tags.get(&mut dispatcher.hint).expect("the tag is free");
-        assert_eq!((dispatcher.put_back(&q, hctx, &[tag]), hctx.nr_dispatch()), (1, 0));
-        dispatcher.run(&q, 0, q.clock().now(), None);
+        assert_eq!((dispatcher.put_back(q, hctx, &[tag]), hctx.nr_dispatch()), (1, 0));
+        dispatcher.run(q, 0, q.clock().now(), None);
         q.threads.get(number).activity.leave();
-        q.threads.leave(&q, number, None);
+        q.threads.leave(q, number, None);
         assert!(submitter.wait());
     }
 }

@@ -10,7 +10,7 @@ use blkmq_sched::{RqId, Time};
 
 use crate::dispatcher::Dispatcher;
 use crate::driver::TimeoutAction;
-use crate::queue::{Count, RequestQueue};
+use crate::queue::{Count, Queue};
 use crate::request::{Location, Status};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::{order, unless_mutated};
@@ -19,7 +19,7 @@ impl Dispatcher {
     /// Scans if a scan is due. Requests that expired are among the finished ones afterwards.
     ///
     /// COST: a load of a line that is written once per timeout period.
-    pub(super) fn scan_timeouts(&mut self, q: &RequestQueue, now: Time) {
+    pub(super) fn scan_timeouts(&mut self, q: &Queue, now: Time) {
         let due = q.timeout_scan.load(Ordering::Relaxed);
         if now.0 < due {
             return;
@@ -56,7 +56,7 @@ impl Dispatcher {
 
     /// Handles one request that the driver was given. Returns the time at which the request must be looked at again,
     /// and notes whether the driver was asked.
-    fn check_deadline(&mut self, q: &RequestQueue, hctx: u16, id: RqId, now: Time, was_asked: &mut bool) -> Time {
+    fn check_deadline(&mut self, q: &Queue, hctx: u16, id: RqId, now: Time, was_asked: &mut bool) -> Time {
         let never = Time(u64::MAX);
         let Some(deadline) = q.slots.deadline(id) else { return never };
         if now < deadline {
@@ -77,7 +77,7 @@ impl Dispatcher {
 
     /// Ends the reservation of a request, which is overdue `again` at this time. Returns whether the request is
     /// finished now.
-    fn let_go(&mut self, q: &RequestQueue, id: RqId, expired: bool, again: Time) -> bool {
+    fn let_go(&mut self, q: &Queue, id: RqId, expired: bool, again: Time) -> bool {
         let Some(rq) = q.slots.end_timeout(id, expired, again) else { return false };
         if rq.body().status == Status::Timeout {
             self.thread(q).counters.count(Count::Timeouts, 1);

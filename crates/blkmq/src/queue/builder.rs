@@ -13,7 +13,7 @@ use crate::queue::state::Control;
 use crate::queue::tenants::TenantTable;
 use crate::queue::threads::ThreadTable;
 use crate::queue::topology::hctx::HwCtxTable;
-use crate::queue::{LimitsError, Locking, QueueError, RequestQueue};
+use crate::queue::{LimitsError, Locking, Queue, QueueError, RequestQueue};
 use crate::request::clock::Clock;
 use crate::request::limits::{Limits, MAX_HW_QUEUES, MAX_THREADS};
 use crate::request::{FLUSH_POOL, Slots};
@@ -171,7 +171,7 @@ impl Builder {
     /// # Errors
     /// The scheduler is unknown or not new, a number is out of range, a range is bad, the driver's description of the
     /// device makes no sense, or the device is behind another queue.
-    pub fn build(self) -> Result<Arc<RequestQueue>, QueueError> {
+    pub fn build(self) -> Result<RequestQueue, QueueError> {
         let (topology, limits) = (self.driver.topology(), self.driver.limits());
         topology.check()?;
         check_limits(&limits).map_err(QueueError::BadLimits)?;
@@ -192,7 +192,7 @@ impl Builder {
         slots.make_pool(FLUSH_POOL, MAX_HW_QUEUES as u16);
         let now = self.clock.now();
         let bypass = self.bypass.unwrap_or(self.locking == Locking::Combining);
-        let q = Arc::new(RequestQueue {
+        let q = Arc::new(Queue {
             live: Liveness::default(),
             settings: Line::new(
                 "queue.settings",
@@ -228,7 +228,7 @@ impl Builder {
             q.domains.set_wbt_lat_usec(&q, self.wbt_lat_usec)?;
         }
         q.install_ranges(self.ranges);
-        Ok(q)
+        Ok(RequestQueue(q))
     }
 }
 

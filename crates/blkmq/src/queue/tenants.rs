@@ -17,7 +17,7 @@ use self::clients::{ClientEntry, Clients};
 use self::groups::{Group, Groups};
 use self::service::Served;
 use super::error::{QueueError, TenantError};
-use super::{CONTROL, RequestQueue};
+use super::{CONTROL, Queue};
 use crate::request::client::Client;
 use crate::request::limits::MAX_THREADS;
 use crate::request::{SlotIndex, is_hidden};
@@ -32,7 +32,7 @@ pub(super) struct TenantTable {
 
 /// The clients and groups of a queue: see [`RequestQueue::tenants`].
 #[derive(Debug, Clone, Copy)]
-pub struct Tenants<'q>(&'q RequestQueue);
+pub struct Tenants<'q>(&'q Queue);
 
 /// What was done for a client: its operations that are over and were reaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -111,7 +111,7 @@ impl TenantTable {
 
 /// What membership, dumps and the installation of a scheduler call.
 impl<'q> Tenants<'q> {
-    pub(super) fn of(q: &'q RequestQueue) -> Self {
+    pub(super) fn of(q: &'q Queue) -> Self {
         Self(q)
     }
 

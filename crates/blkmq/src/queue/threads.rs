@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use blkmq_sched::{ClientId, GroupId, Tally};
 
-use crate::queue::RequestQueue;
+use crate::queue::Queue;
 use crate::queue::accounting::{Counters, Gauge, MAX_RANGES, Sums};
 use crate::queue::limits::flows::Flows;
 use crate::queue::limits::pools::Latencies;
@@ -152,16 +152,16 @@ impl ThreadState {
 /// `state` is in the table of `q`, which never moves it, and frees it with the queue.
 #[derive(Debug)]
 pub(crate) struct OwnThreadState {
-    q: Arc<RequestQueue>,
+    q: Arc<Queue>,
     state: NonNull<ThreadState>,
 }
 
-// SAFETY: `Arc<RequestQueue>` is `Send`, and `state` stands for a shared reference to a `ThreadState`, which is `Sync`.
+// SAFETY: `Arc<Queue>` is `Send`, and `state` stands for a shared reference to a `ThreadState`, which is `Sync`.
 unsafe impl Send for OwnThreadState {}
 
 impl OwnThreadState {
     /// The state of the thread with this number.
-    pub(crate) fn new(q: Arc<RequestQueue>, index: u16) -> Self {
+    pub(crate) fn new(q: Arc<Queue>, index: u16) -> Self {
         Self { state: NonNull::from(q.threads.get(index)), q }
     }
 
@@ -173,7 +173,7 @@ impl OwnThreadState {
     /// # Panics
     /// If the thread has joined another queue.
     #[inline]
-    pub(crate) fn get<'q>(&self, q: &'q RequestQueue) -> &'q ThreadState {
+    pub(crate) fn get<'q>(&self, q: &'q Queue) -> &'q ThreadState {
         assert!(ptr::eq(q, &raw const *self.q), "a thread works with the queue that it has joined");
         // SAFETY: the invariant; `q` is the queue that has the state, and lives as long as the reference.
         unsafe { self.state.as_ref() }
@@ -338,16 +338,17 @@ impl ThreadTable {
 #[cfg(all(test, not(virtual_cpus)))]
 mod tests {
     use super::*;
+    use crate::RequestQueue;
     use crate::driver::spec;
 
-    fn queue() -> Arc<RequestQueue> {
+    fn queue() -> RequestQueue {
         let device = spec::open("null,irqmode=0").expect("the spec is good");
         RequestQueue::builder(device).scheduler("none").build().expect("the device is good")
     }
 
     #[test]
     fn a_thread_finds_its_own_state() {
-        let q = queue();
+        let q = queue().0;
         let (index, _) = q.threads.join(&q, None).expect("there is a place");
         let own = OwnThreadState::new(Arc::clone(&q), index);
         assert!(ptr::eq(own.get(&q), q.threads.get(index)));
@@ -365,7 +366,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "the queue that it has joined")]
     fn a_thread_is_not_found_in_another_queue() {
-        let (q, other) = (queue(), queue());
+        let (q, other) = (queue().0, queue().0);
         let (index, _) = q.threads.join(&q, None).expect("there is a place");
         let _ = OwnThreadState::new(q, index).get(&other);
     }

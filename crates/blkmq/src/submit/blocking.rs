@@ -11,7 +11,6 @@ use crate::request::client::Client;
 use crate::request::{RejectReason, Status};
 use crate::submit::Submitter;
 use blkmq_sched::Op;
-use blkmq_sync::Arc;
 
 /// A submitter whose reads and writes block, with the methods of [`FileExt`](std::os::unix::fs::FileExt).
 ///
@@ -58,7 +57,7 @@ impl BlockingSubmitter {
     ///
     /// # Errors
     /// Those of [`RequestQueue::submitter`].
-    pub fn new(q: &Arc<RequestQueue>, client: &Client) -> Result<Self, QueueError> {
+    pub fn new(q: &RequestQueue, client: &Client) -> Result<Self, QueueError> {
         let inner = Inner { submitter: q.submitter(client)?, buffer: Buffer::zeroed(0) };
         Ok(Self { inner: RefCell::new(inner) })
     }

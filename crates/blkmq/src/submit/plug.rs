@@ -3,7 +3,7 @@
 
 use blkmq_sched::{MergeLevel, MergeLimits, Op};
 
-use crate::queue::{Count, first_step};
+use crate::queue::{Count, RequestQueue, first_step};
 use crate::request::bio::{Bio, Flags};
 use crate::request::{FlushStep, Location, OpAttributes, RejectReason, Request, RqId, RqList, Slots, Status};
 use crate::submit::Submitter;
@@ -20,7 +20,7 @@ impl Submitter {
     /// Whether the plug is to be passed on: it is full, and the queue is not known to be frozen.
     #[inline]
     pub(super) fn is_plug_due(&mut self) -> bool {
-        let newest = self.plug.with_last(&self.q.slots, |rq| rq.nr_sectors());
+        let newest = self.plug.with_last(&self.q.0.slots, |rq| rq.nr_sectors());
         let is_full = newest.is_some_and(|nr_sectors| nr_sectors >= PLUG_FLUSH_SECTORS) || self.plug.len() >= PLUG_MAX;
         is_full && self.may_pass_on()
     }
@@ -46,7 +46,7 @@ impl Submitter {
     /// that others write.
     #[inline(always)]
     pub(super) fn plug_whole(&mut self, asked: &OpAttributes, piece: Piece, bio: impl FnOnce() -> Bio) -> RqId {
-        let Self { q, dispatcher, merge_limits, plug, free, .. } = self;
+        let Self { q: RequestQueue(q), dispatcher, merge_limits, plug, free, .. } = self;
         let mut rq = free.pop_front(&q.slots).expect("a slot was free just now");
         let index = rq.index();
         rq.body_mut().begin(asked, self.plug_time, index, piece.nr_segments, piece.of(index));
@@ -63,7 +63,7 @@ impl Submitter {
     #[inline(always)]
     pub(super) fn begin_plug_if_empty(&mut self) {
         if self.plug.is_empty() {
-            (self.plug_time, self.group) = (self.q.clock().now(), self.dispatcher.thread(&self.q).group());
+            (self.plug_time, self.group) = (self.q.0.clock().now(), self.dispatcher.thread(&self.q.0).group());
         }
     }
 
@@ -85,7 +85,7 @@ impl Submitter {
         if checked == Err(Status::BeyondEnd) {
             // The device may have grown. The device never shrinks, so what fits the end as this thread knows it fits
             // the device.
-            self.limits = self.q.limits();
+            self.limits = self.q.0.limits();
             self.whole = UnsplitLimits::new(&self.limits);
             checked = self.limits.check(bio.op, bio.sector, bio.nr_sectors);
         }
@@ -110,7 +110,8 @@ impl Submitter {
         // A driver has the pages of one operation at a time: a slot of its table for each request.
         let is_alone = flags.nomerge || flags.fua || step != FlushStep::None || bio.buffers.pages().is_some();
         let asked = self.asked(&bio, flags, is_alone);
-        let Self { q, dispatcher, limits, merge_limits, plug, plug_time, free, outstanding, .. } = self;
+        let Self { q: RequestQueue(q), dispatcher, limits, merge_limits, plug, plug_time, free, outstanding, .. } =
+            self;
         // A flush means nothing to a device without a volatile cache.
         let is_done = bio.op == Op::Flush && !limits.write_cache;
         let mut next_slot = || free.pop_front(&q.slots).expect("there is a slot for each part");
@@ -148,7 +149,7 @@ impl Submitter {
             op: bio.op,
             flags,
             priority: bio.priority.unwrap_or(self.priority),
-            merge: if alone { MergeLevel::Never } else { self.q.settings.merge_level() },
+            merge: if alone { MergeLevel::Never } else { self.q.0.settings.merge_level() },
         }
     }
 }

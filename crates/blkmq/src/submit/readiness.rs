@@ -28,6 +28,6 @@ impl Submitter {
     /// do.
     #[must_use]
     pub fn device_fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.queue().ready_fds(self.polled_hctxs())
+        self.q.0.ready_fds(self.polled_hctxs())
     }
 }

@@ -3,6 +3,7 @@
 use blkmq_sched::Time;
 
 use super::Submitter;
+use crate::queue::RequestQueue;
 use crate::request::{Body, Completion, Location, Status};
 use blkmq_sync::{Stage, stage};
 
@@ -56,7 +57,7 @@ impl Submitter {
         }
         if reaped > 0 {
             // Shows other threads what was handed out, and how many operations are outstanding.
-            self.dispatcher.thread(&self.q).service.show(self.served, self.nr_outstanding());
+            self.dispatcher.thread(&self.q.0).service.show(self.served, self.nr_outstanding());
             stage(Stage::Reap, reaped);
         }
         reaped
@@ -66,7 +67,7 @@ impl Submitter {
     /// one.
     #[inline(always)]
     fn hand_out(&mut self) -> Completion {
-        let rq = self.dispatcher.completed().pop_front(&self.q.slots).expect("an operation has completed");
+        let rq = self.dispatcher.completed().pop_front(&self.q.0.slots).expect("an operation has completed");
         debug_assert!(
             !rq.body().is_split && rq.body().tag.is_none(),
             "what is handed out is whole, and complete: {rq:?}"
@@ -85,13 +86,13 @@ impl Submitter {
         if !self.dispatcher.has_completed() {
             self.collect();
         }
-        let front = self.dispatcher.completed().with_first(&self.q.slots, |rq| rq.body().is_split);
+        let front = self.dispatcher.completed().with_first(&self.q.0.slots, |rq| rq.body().is_split);
         front.is_some_and(|is_split| !is_split || self.join_parts())
     }
 
     /// Takes over what other threads completed for this thread.
     pub(super) fn collect(&mut self) {
-        let Self { q, dispatcher, .. } = self;
+        let Self { q: RequestQueue(q), dispatcher, .. } = self;
         let chain = dispatcher.thread(q).completions.take_all();
         dispatcher.completed().take_over(&q.slots, chain, Location::Completed);
     }
@@ -101,7 +102,7 @@ impl Submitter {
     #[cold]
     fn join_parts(&mut self) -> bool {
         loop {
-            let Self { q, dispatcher, outstanding, free, .. } = self;
+            let Self { q: RequestQueue(q), dispatcher, outstanding, free, .. } = self;
             let Some(rq) = dispatcher.completed().pop_front(&q.slots) else { return false };
             if !rq.body().is_split {
                 dispatcher.completed().push_front(rq, Location::Completed);

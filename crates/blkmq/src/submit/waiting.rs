@@ -23,7 +23,7 @@ impl Submitter {
     /// Like [`wait`](Self::wait), but for at most `duration` on the queue's clock. Returns false also if that is over.
     pub fn wait_for(&mut self, duration: Duration) -> bool {
         let duration = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        self.wait_until(self.q.clock().now().after(duration))
+        self.wait_until(self.q.0.clock().now().after(duration))
     }
 
     /// Like [`wait`](Self::wait), but at most until `deadline` on the queue's clock, which
@@ -47,7 +47,7 @@ impl Submitter {
             if self.poll() {
                 return true;
             }
-            let now = self.q.clock().now();
+            let now = self.q.0.clock().now();
             if self.nr_outstanding() == 0 || deadline.is_some_and(|deadline| now >= deadline) {
                 return false;
             }
@@ -68,7 +68,7 @@ impl Submitter {
         if self.nr_outstanding() == 0 {
             return None;
         }
-        let q = &self.q;
+        let q = &self.q.0;
         if q.live.word.load().is_quiesced() {
             return None;
         }
@@ -90,7 +90,7 @@ impl Submitter {
     /// Whether other threads have put something on the issue list of a hardware queue that this submitter owns. Always
     /// false while the queue is quiesced.
     fn has_word(&self) -> bool {
-        let q = &self.q;
+        let q = &self.q.0;
         q.is_owned
             && unless_mutated("sleep.inbox")
             && self.polled_hctxs().any(|index| q.hctxs.get(index).inbox.is_full())
@@ -101,17 +101,17 @@ impl Submitter {
     pub(super) fn has_reason_to_look(&self) -> bool {
         // What holds the plug back may be over. A thread that ends this takes the mark off first, and then wakes the
         // sleepers.
-        let has_completions = !self.dispatcher.thread(&self.q).completions.is_empty();
-        has_completions || self.has_plugged() || self.dispatcher.may_go_on(&self.q) || self.has_word()
+        let has_completions = !self.dispatcher.thread(&self.q.0).completions.is_empty();
+        has_completions || self.has_plugged() || self.dispatcher.may_go_on(&self.q.0) || self.has_word()
     }
 
     fn sleep(&self, deadline: Option<Time>, wants_all: bool) {
-        if let Clock::Virtual(clock) = self.q.clock() {
+        if let Clock::Virtual(clock) = self.q.0.clock() {
             let until = [self.next_wakeup(), deadline].into_iter().flatten().min();
             // Without a time to go to, the thread waits for another thread to end the quiescence.
             return until.map_or_else(blkmq_sync::thread::yield_now, |until| clock.advance_to(until));
         }
-        let (q, thread) = (&self.q, self.dispatcher.thread(&self.q));
+        let (q, thread) = (&self.q.0, self.dispatcher.thread(&self.q.0));
         q.sleep(
             thread,
             self.polled_hctxs(),
@@ -139,16 +139,16 @@ mod tests {
         let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
         submitter.poll();
         let looked = submitter.dispatcher.looked().0;
-        let plan = |time| q.domain(0).set_planned(time);
-        assert!(!submitter.dispatcher.may_go_on(&q));
+        let plan = |time| q.0.domain(0).set_planned(time);
+        assert!(!submitter.dispatcher.may_go_on(&q.0));
         // If the planned time is later than the look, the thread sleeps until then.
         plan(looked + 1);
-        assert!(!submitter.dispatcher.may_go_on(&q));
+        assert!(!submitter.dispatcher.may_go_on(&q.0));
         plan(looked);
-        assert!(submitter.dispatcher.may_go_on(&q));
+        assert!(submitter.dispatcher.may_go_on(&q.0));
         // The thread looks again only once: it has looked as of that time.
         submitter.poll();
-        assert!(!submitter.dispatcher.may_go_on(&q));
+        assert!(!submitter.dispatcher.may_go_on(&q.0));
         plan(u64::MAX);
     }
 }

@@ -62,7 +62,7 @@ fn inflight_is_what_the_device_has_and_field_9_what_the_queue_has() {
 
 /// Notes what the statistics say when its submitter is told of a completion. The statistics take no lock, so they may
 /// be read here.
-struct Look(Arc<RequestQueue>, Mutex<Vec<Stat>>);
+struct Look(RequestQueue, Mutex<Vec<Stat>>);
 
 impl Notify for Look {
     fn notify(&self) {
@@ -81,7 +81,7 @@ fn what_another_thread_completed_is_counted_before_it_is_delivered() {
         .expect("the queue is good");
     let mut submitters = [0; 3].map(|_| q.submitter(&Client::new("test")).expect("there is a place"));
     let [first, second, other] = &mut submitters;
-    let look = Arc::new(Look(Arc::clone(&q), Mutex::default()));
+    let look = Arc::new(Look(q.clone(), Mutex::default()));
     first.set_notify(Some(look.clone()));
     second.set_notify(Some(look.clone()));
     first.submit(read(0, 8)).expect("there is a slot");

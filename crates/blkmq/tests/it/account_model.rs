@@ -158,7 +158,7 @@ struct Rig {
     random: Random,
     clock: VirtualClock,
     device: Arc<Moody>,
-    q: Arc<RequestQueue>,
+    q: RequestQueue,
     submitters: Vec<Submitter>,
     /// The operations that the device will end, by their first sectors: end and time of submission.
     submitted: BTreeMap<u64, (u64, Time)>,

@@ -14,7 +14,7 @@ fn two() -> Vec<SectorRange> {
     vec![range("p2", 1000, 500), range("p1", 0, 1000)]
 }
 
-fn rig(accounting: Accounting, ranges: Vec<SectorRange>) -> (Arc<Recorder>, Arc<RequestQueue>, Submitter) {
+fn rig(accounting: Accounting, ranges: Vec<SectorRange>) -> (Arc<Recorder>, RequestQueue, Submitter) {
     let limits = Limits { capacity_sectors: 1 << 20, write_cache: true, ..Limits::default() };
     let device = Recorder::new(limits, ONE_QUEUE);
     let q = RequestQueue::builder(device.clone()).accounting(accounting).ranges(ranges).build();

@@ -7,7 +7,7 @@ use crate::device::{Claims, ONE_QUEUE, Recorder, read, write};
 use blkmq::driver::spec;
 use blkmq::{Accounting, Bio, Client, Clock, Limits, RequestQueue, Stat, Status, Submitter, Time, VirtualClock};
 
-fn queue(completion: &str, scheduler: &str, accounting: Accounting) -> (Arc<RequestQueue>, Submitter) {
+fn queue(completion: &str, scheduler: &str, accounting: Accounting) -> (RequestQueue, Submitter) {
     let inner = spec::open(&format!("null,irqmode=2,completion_nsec={completion}")).expect("the spec is good");
     // The device has no data to discard, but a discard can take time.
     let limits = Limits { max_discard_sectors: 1 << 20, max_discard_segments: 1, ..inner.limits() };

@@ -51,7 +51,7 @@ fn allocated_in(submitter: &mut Submitter, bios: &mut VecDeque<Bio>, entry: Entr
 }
 
 /// Checks that after two rounds to warm up, ten rounds allocate nothing.
-fn assert_allocation_free(q: &Arc<RequestQueue>, make: impl Fn() -> Vec<Bio>, what: &str) {
+fn assert_allocation_free(q: &RequestQueue, make: impl Fn() -> Vec<Bio>, what: &str) {
     let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
     let mut bios: VecDeque<Bio> =
         make().into_iter().enumerate().map(|(at, bio)| bio.with_user_data(at as u64)).collect();
@@ -65,7 +65,7 @@ fn assert_allocation_free(q: &Arc<RequestQueue>, make: impl Fn() -> Vec<Bio>, wh
     }
 }
 
-fn queue(driver: Arc<dyn Driver>, scheduler: &str) -> Arc<RequestQueue> {
+fn queue(driver: Arc<dyn Driver>, scheduler: &str) -> RequestQueue {
     RequestQueue::builder(driver).scheduler(scheduler).build().expect("the queue is good")
 }
 

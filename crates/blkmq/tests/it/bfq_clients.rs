@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::device::{Notified, ONE_QUEUE, Recorder, read, reap, write};
 use blkmq::{Client, Clock, Limits, Locking, RequestQueue, Status, Submitter, VirtualClock};
 
-fn queue(locking: Locking, bypass: bool, nr_requests: u32) -> (Arc<Recorder>, Arc<RequestQueue>, VirtualClock) {
+fn queue(locking: Locking, bypass: bool, nr_requests: u32) -> (Arc<Recorder>, RequestQueue, VirtualClock) {
     let limits = Limits { capacity_sectors: 1 << 20, rotational: true, ..Limits::default() };
     let device = Recorder::new(limits, ONE_QUEUE);
     let clock = VirtualClock::new();
@@ -16,7 +16,7 @@ fn queue(locking: Locking, bypass: bool, nr_requests: u32) -> (Arc<Recorder>, Ar
     (device, q, clock)
 }
 
-fn submitter(q: &Arc<RequestQueue>, name: &str) -> Submitter {
+fn submitter(q: &RequestQueue, name: &str) -> Submitter {
     q.submitter(&Client::new(name)).expect("there is a place")
 }
 

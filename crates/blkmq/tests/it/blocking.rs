@@ -1,13 +1,12 @@
 //! Reads and writes that block.
 
 use std::io::ErrorKind;
-use std::sync::Arc;
 
 use blkmq::blocking::BlockingSubmitter;
 use blkmq::driver::spec;
 use blkmq::{Client, RequestQueue, Status};
 
-fn disk(device: &str) -> (Arc<RequestQueue>, BlockingSubmitter) {
+fn disk(device: &str) -> (RequestQueue, BlockingSubmitter) {
     let driver = spec::open(device).expect("the spec is good");
     let q = RequestQueue::builder(driver).slots(2).build().expect("the device is good");
     let disk = BlockingSubmitter::new(&q, &Client::new("me")).expect("there is a place");

@@ -1,11 +1,9 @@
 //! The clients of a queue: a queue knows a client as long as a submitter serves it.
 
-use std::sync::Arc;
-
 use blkmq::driver::spec;
 use blkmq::{Client, ClientId, GroupId, IoPriority, MAX_GROUP_DEPTH, QueueError, RequestQueue, Service, TenantError};
 
-fn queue(device: &str) -> Arc<RequestQueue> {
+fn queue(device: &str) -> RequestQueue {
     let driver = spec::open(device).expect("the spec is good");
     RequestQueue::builder(driver).slots(8).build().expect("the queue is good")
 }

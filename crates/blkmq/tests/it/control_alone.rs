@@ -55,7 +55,7 @@ impl Driver for Slow {
     }
 }
 
-fn slow() -> (Arc<Slow>, Arc<RequestQueue>) {
+fn slow() -> (Arc<Slow>, RequestQueue) {
     let device = Arc::new(Slow { nr_queues: AtomicU16::new(1), ..Slow::default() });
     let q = RequestQueue::builder(device.clone()).scheduler("none").build().expect("the queue is good");
     (device, q)

@@ -1,7 +1,5 @@
 //! Tags and `nr_requests`: how many requests there may be.
 
-use std::sync::Arc;
-
 use crate::common::random::{Random, operations, seed};
 use crate::common::worker::Load;
 use crate::common::{control, queue};
@@ -125,7 +123,7 @@ fn by_default_all_that_clients_have_outstanding_waits_in_the_scheduler() {
 }
 
 /// A queue in front of a device of depth 16, as the builder makes it.
-fn built(scheduler: &str, nr_requests: u32) -> Result<Arc<RequestQueue>, QueueError> {
+fn built(scheduler: &str, nr_requests: u32) -> Result<RequestQueue, QueueError> {
     let device = spec::open("null,poll_queues=0,hw_queue_depth=16").expect("the device is right");
     let builder = RequestQueue::builder(device);
     builder.scheduler(scheduler).nr_requests(nr_requests).build()
@@ -155,7 +153,7 @@ fn the_builder_refuses_an_io_timeout_of_zero_as_the_knob_does() {
 #[test]
 fn nr_requests_that_was_asked_for_survives_a_change_of_scheduler() {
     let shown = |q: &RequestQueue| q.knob("nr_requests").unwrap();
-    let change = |q: &Arc<RequestQueue>, name| q.change_scheduler(name).unwrap().wait().unwrap();
+    let change = |q: &RequestQueue, name| q.change_scheduler(name).unwrap().wait().unwrap();
     let built = |nr_requests| built("mq-deadline", nr_requests);
     let set = |nr_requests: u32| {
         let q = queue("null,poll_queues=0,hw_queue_depth=16", "mq-deadline");

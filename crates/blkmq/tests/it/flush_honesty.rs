@@ -134,7 +134,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(q: &Arc<RequestQueue>, number: u64, seed: u64, mix: Mix) -> Self {
+    fn new(q: &RequestQueue, number: u64, seed: u64, mix: Mix) -> Self {
         let submitter = q.submitter(&Client::new(format!("worker {number}"))).expect("there is a place");
         let random = Random(seed.wrapping_mul(31).wrapping_add(number));
         Self { submitter, number, random, mix, versions: 0, promises: BTreeMap::new(), next_operation: 0 }
@@ -212,7 +212,7 @@ impl Worker {
 }
 
 /// What the device holds, read through the queue.
-fn read_back(q: &Arc<RequestQueue>) -> Vec<u64> {
+fn read_back(q: &RequestQueue) -> Vec<u64> {
     let mut submitter = q.submitter(&Client::new("reader")).expect("there is a place");
     let mut found = vec![0; NR_BLOCKS];
     for block in 0..NR_BLOCKS as u64 {
@@ -233,7 +233,7 @@ fn read_back(q: &Arc<RequestQueue>) -> Vec<u64> {
 }
 
 /// Workers take turns on virtual time until the power fails.
-fn run_in_turn(q: &Arc<RequestQueue>, clock: &VirtualClock, power: &dyn Power, seed: u64, mix: Mix) -> Vec<String> {
+fn run_in_turn(q: &RequestQueue, clock: &VirtualClock, power: &dyn Power, seed: u64, mix: Mix) -> Vec<String> {
     let ledger = Ledger::new();
     let mut random = Random(seed);
     let mut workers: Vec<_> =
@@ -257,7 +257,7 @@ fn run_in_turn(q: &Arc<RequestQueue>, clock: &VirtualClock, power: &dyn Power, s
 }
 
 /// Workers run on threads of their own; the power fails when one of them says so.
-fn run_in_threads(q: &Arc<RequestQueue>, power: &dyn Power, seed: u64, mix: Mix) -> Vec<String> {
+fn run_in_threads(q: &RequestQueue, power: &dyn Power, seed: u64, mix: Mix) -> Vec<String> {
     let ledger = Ledger::new();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -286,7 +286,7 @@ fn run_in_threads(q: &Arc<RequestQueue>, power: &dyn Power, seed: u64, mix: Mix)
     finish(q, power, &ledger)
 }
 
-fn finish(q: &Arc<RequestQueue>, power: &dyn Power, ledger: &Ledger) -> Vec<String> {
+fn finish(q: &RequestQueue, power: &dyn Power, ledger: &Ledger) -> Vec<String> {
     assert_eq!((q.in_flight(), q.stats().entered), (0, q.stats().completed));
     power.restore();
     ledger.broken(&read_back(q))

@@ -13,18 +13,18 @@ use blkmq_sched::Class;
 /// before them, which does not count.
 const STEADY: u64 = 9;
 
-fn queue(locking: Locking, depth: u16) -> (Arc<Recorder>, Arc<RequestQueue>) {
+fn queue(locking: Locking, depth: u16) -> (Arc<Recorder>, RequestQueue) {
     queue_on(Clock::real(), locking, depth)
 }
 
-fn queue_on(clock: Clock, locking: Locking, depth: u16) -> (Arc<Recorder>, Arc<RequestQueue>) {
+fn queue_on(clock: Clock, locking: Locking, depth: u16) -> (Arc<Recorder>, RequestQueue) {
     let limits = Limits { capacity_sectors: 1 << 20, ..Limits::default() };
     let device = Recorder::new(limits, blkmq::driver::Topology { depth, ..ONE_QUEUE });
     let q = RequestQueue::builder(device.clone()).scheduler("mq-deadline").locking(locking).bypass(true).clock(clock);
     (device, q.build().expect("the queue is good"))
 }
 
-fn submitter(q: &Arc<RequestQueue>, class: Class) -> Submitter {
+fn submitter(q: &RequestQueue, class: Class) -> Submitter {
     let priority = IoPriority { class, level: 4 };
     let client = Client { priority, ..Client::new("test") };
     q.submitter(&client).expect("there is a place")

@@ -1,7 +1,5 @@
 //! Operations that no device can do: each comes back with a status that says why, and leaves nothing behind.
 
-use std::sync::Arc;
-
 use blkmq::driver::spec;
 use blkmq::{
     Bio, Buffer, Buffers, Class, Client, Completion, Flags, IoPriority, Op, RejectReason, RequestQueue, Status,
@@ -15,7 +13,7 @@ const SMALL: &str = "null,memory_backed=1,discard=1,cache_size=1,size=64K,bs=409
 const PLAIN: &str = "null,size=64K,bs=4096";
 const END: u64 = 128;
 
-fn queue(device: &str, scheduler: &str) -> Arc<RequestQueue> {
+fn queue(device: &str, scheduler: &str) -> RequestQueue {
     RequestQueue::builder(spec::open(device).expect("the spec is good"))
         .scheduler(scheduler)
         .slots(16)
@@ -23,7 +21,7 @@ fn queue(device: &str, scheduler: &str) -> Arc<RequestQueue> {
         .expect("the queue is good")
 }
 
-fn submitter(q: &Arc<RequestQueue>) -> Submitter {
+fn submitter(q: &RequestQueue) -> Submitter {
     q.submitter(&Client::new("test")).expect("there is a place")
 }
 

@@ -32,7 +32,7 @@ const ROOMY: Limits = Limits {
 /// A device with one tag, which a request at a distant place holds. So what is submitted waits in the scheduler.
 struct Rig {
     device: Arc<Recorder>,
-    q: Arc<RequestQueue>,
+    q: RequestQueue,
     submitter: Submitter,
 }
 

@@ -4,7 +4,7 @@ use blkmq::driver::spec;
 use blkmq::{Bio, Buffer, Buffers, Client, Op, RequestQueue};
 
 /// Writes and reads back areas that belong to one thread, with eight operations outstanding, flushing now and then.
-fn work(q: &std::sync::Arc<RequestQueue>, thread: u64) {
+fn work(q: &RequestQueue, thread: u64) {
     let mut submitter = q.submitter(&Client::new("worker")).expect("there is room for a few");
     let sector = |number: u64| (number % 50 * 4 + thread) * 8;
     let content = |number: u64| [(number % 50 + 50 * thread) as u8; 4096];

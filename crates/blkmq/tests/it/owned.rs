@@ -95,7 +95,7 @@ fn only_the_owner_calls_the_driver() {
             let all_own = Arc::new(Barrier::new(THREADS as usize));
             let threads: Vec<_> = (0..THREADS)
                 .map(|number| {
-                    let (q, all_own) = (Arc::clone(&q), Arc::clone(&all_own));
+                    let (q, all_own) = (q.clone(), Arc::clone(&all_own));
                     thread::spawn(move || submit_all(&q, &all_own, number))
                 })
                 .collect();
@@ -107,7 +107,7 @@ fn only_the_owner_calls_the_driver() {
 }
 
 /// Submits and reaps, 16 operations at once. Requests do not touch each other, so none merge.
-fn submit_all(q: &Arc<RequestQueue>, all_own: &Barrier, number: u64) {
+fn submit_all(q: &RequestQueue, all_own: &Barrier, number: u64) {
     let mut submitter = q.submitter(&Client::new("test")).expect("there is a hardware queue");
     all_own.wait();
     let (mut submitted, mut done) = (0, 0);

@@ -7,7 +7,7 @@ use blkmq::{Bio, Buffer, Client, Clock, Flags, Limits, Locking, RequestQueue, St
 
 use crate::device::{ONE_QUEUE, Recorder, read};
 
-fn queue(device: &str, scheduler: &str) -> Arc<RequestQueue> {
+fn queue(device: &str, scheduler: &str) -> RequestQueue {
     let driver = spec::open(device).expect("the spec is good");
     RequestQueue::builder(driver).scheduler(scheduler).build().expect("the queue is good")
 }

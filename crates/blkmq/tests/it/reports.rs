@@ -219,7 +219,7 @@ fn recorder(depth: u16) -> Arc<Recorder> {
     Recorder::new(limits, Topology { depth, ..ONE_QUEUE })
 }
 
-fn submitter(q: &Arc<RequestQueue>, name: &str) -> Submitter {
+fn submitter(q: &RequestQueue, name: &str) -> Submitter {
     q.submitter(&Client::new(name)).expect("there is a place")
 }
 
@@ -389,7 +389,7 @@ fn what_times_out_is_told_once() {
 }
 
 /// Submits operations until `times` are over, and looks at nothing. Some submitters come and go.
-fn work(q: &Arc<RequestQueue>, name: &str, times: u64) {
+fn work(q: &RequestQueue, name: &str, times: u64) {
     let mut left = times;
     while left > 0 {
         let mut submitter = submitter(q, name);

@@ -74,11 +74,11 @@ fn device(topology: Topology) -> Arc<Recorder> {
 }
 
 /// A queue with room for so many requests in a scheduler that logs them.
-pub(crate) fn queue(way: Way, device: Arc<dyn Driver>, nr_requests: u32) -> (Arc<RequestQueue>, Log) {
+pub(crate) fn queue(way: Way, device: Arc<dyn Driver>, nr_requests: u32) -> (RequestQueue, Log) {
     queue_with(way, device, nr_requests, Arc::new(AtomicU32::new(u32::MAX)))
 }
 
-fn queue_with(way: Way, device: Arc<dyn Driver>, nr: u32, depth: Arc<AtomicU32>) -> (Arc<RequestQueue>, Log) {
+fn queue_with(way: Way, device: Arc<dyn Driver>, nr: u32, depth: Arc<AtomicU32>) -> (RequestQueue, Log) {
     let log = Log::default();
     let waiting = VecDeque::new();
     let scheduler = Box::new(Logged { waiting, log: Arc::clone(&log), depth, is_split: way.is_split });
@@ -86,7 +86,7 @@ fn queue_with(way: Way, device: Arc<dyn Driver>, nr: u32, depth: Arc<AtomicU32>)
     (builder.build().expect("the queue is good"), log)
 }
 
-pub(crate) fn submitter(q: &Arc<RequestQueue>) -> Submitter {
+pub(crate) fn submitter(q: &RequestQueue) -> Submitter {
     q.submitter(&Client::new("test")).expect("there is a place")
 }
 

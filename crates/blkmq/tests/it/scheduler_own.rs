@@ -54,7 +54,7 @@ fn device() -> Arc<Recorder> {
 
 /// Submits some reads in rising order while nothing goes to the device. Returns their sectors in the order in which the
 /// device then gets them.
-fn order(q: &Arc<RequestQueue>, device: &Recorder) -> Vec<u64> {
+fn order(q: &RequestQueue, device: &Recorder) -> Vec<u64> {
     let mut submitter = q.submitter(&Client::new("test")).expect("there is room for a thread");
     let quiesce = q.quiesce();
     for sector in [0, 100, 200, 300] {

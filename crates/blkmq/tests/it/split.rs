@@ -1,11 +1,11 @@
 //! A queue whose scheduler orders each hardware queue by itself.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use crate::device::{Recorder, read, reap, write};
 use blkmq::driver::Topology;
-use blkmq::{Client, Flags, Limits, Locking, Measures, QueueError, RequestQueue, Status, Submitter};
+use blkmq::{Client, Flags, Limits, Locking, Measures, QueueError, RequestQueue, Status, Submitter, WeakRequestQueue};
 use blkmq_sched::{
     Class, ClientId, DispatchContext, Info, InsertAt, Knob, KnobError, Passing, PerHctx, RqId, Scheduler, Time, Unit,
 };
@@ -73,7 +73,7 @@ fn device(default_queues: u16, read_queues: u16, poll_queues: u16) -> Arc<Record
     Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, topology)
 }
 
-fn submitter(q: &Arc<RequestQueue>) -> Submitter {
+fn submitter(q: &RequestQueue) -> Submitter {
     q.submitter(&Client::new("test")).expect("there is room for a thread")
 }
 
@@ -280,7 +280,7 @@ fn each_hardware_queue_bounds_other_requests_than_reads() {
 /// A scheduler in which nothing ever waits. While it is taken out, another thread asks the queue about its scheduler.
 #[derive(Debug)]
 struct AsksAtItsEnd {
-    q: Arc<Mutex<Weak<RequestQueue>>>,
+    q: Arc<Mutex<Option<WeakRequestQueue>>>,
     answer: Arc<Mutex<Option<String>>>,
 }
 
@@ -306,7 +306,7 @@ impl Scheduler for AsksAtItsEnd {
 
 impl Drop for AsksAtItsEnd {
     fn drop(&mut self) {
-        let q = self.q.lock().expect("no thread has panicked with it").upgrade();
+        let q = self.q.lock().expect("no thread has panicked with it").as_ref().and_then(WeakRequestQueue::upgrade);
         let ask = move || q.map(|q| q.scheduler().to_owned());
         let answer = thread::spawn(ask).join().unwrap_or_else(|_| Some("panicked".to_owned()));
         *self.answer.lock().expect("no thread has panicked with it") = answer;
@@ -316,10 +316,10 @@ impl Drop for AsksAtItsEnd {
 /// Red if the queue is split for other threads before its hardware queues have domains: the thread that asks panics.
 #[test]
 fn a_queue_can_be_asked_while_it_becomes_split() {
-    let (of_q, answer) = (Arc::new(Mutex::new(Weak::new())), Arc::new(Mutex::new(None)));
+    let (of_q, answer) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(None)));
     let scheduler = AsksAtItsEnd { q: of_q.clone(), answer: answer.clone() };
     let q = RequestQueue::builder(device(2, 0, 0)).scheduler(Box::new(scheduler)).build().unwrap();
-    *of_q.lock().unwrap() = Arc::downgrade(&q);
+    *of_q.lock().unwrap() = Some(q.downgrade());
     q.change_scheduler("kyber").unwrap().wait().unwrap();
     assert_eq!((answer.lock().unwrap().as_deref(), q.scheduler()), (Some("none"), "kyber"));
 }

@@ -1,8 +1,6 @@
 //! Many threads and one set of counts. Once all threads have ended, every number is exactly what was submitted. While
 //! the load runs, no number decreases, nothing is in flight that was not submitted, and the queue was never busy for
 //! longer than the time that has passed.
-
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -91,7 +89,7 @@ fn run(device: &str, scheduler: &str, accounting: Accounting, background: u16, r
     eprintln!("{what}");
     let began = Instant::now();
     let range = |thread| SectorRange { name: format!("t{thread}"), first: thread * OWN, nr_sectors: OWN };
-    let q: Arc<RequestQueue> = RequestQueue::builder(spec::open(device).expect("the spec is good"))
+    let q: RequestQueue = RequestQueue::builder(spec::open(device).expect("the spec is good"))
         .scheduler(scheduler)
         .slots(SLOTS)
         .io_timeout_ms(u32::MAX)

@@ -160,7 +160,7 @@ impl Driver for Recording {
 }
 
 /// One thread's reads, all over the device, a batch of four at a time.
-fn work(q: &Arc<RequestQueue>, thread: u64, operations: u64) {
+fn work(q: &RequestQueue, thread: u64, operations: u64) {
     let mut submitter = q.submitter(&Client::new(format!("thread {thread}"))).expect("there is a place");
     let mut bios = VecDeque::new();
     let (mut submitted, mut reaped) = (0, 0);

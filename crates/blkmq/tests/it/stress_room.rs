@@ -1,7 +1,5 @@
 //! Many threads whose requests find no room, under every locking.
 
-use std::sync::Arc;
-
 use crate::common::assert_balanced;
 use crate::common::random::{Random, operations, seed};
 use crate::common::ways::every;
@@ -10,7 +8,7 @@ use blkmq::driver::spec::open;
 use blkmq::{RequestQueue, Status};
 
 /// Submits `each` operations of submitter `by`, a few at a time.
-fn submits(q: &Arc<RequestQueue>, by: u64, each: u64, mut random: Random) {
+fn submits(q: &RequestQueue, by: u64, each: u64, mut random: Random) {
     let mut submitter = submitter(q);
     let mut number = 0;
     while number < each || submitter.nr_outstanding() > 0 {

@@ -15,12 +15,12 @@ fn device(default_queues: u16) -> Arc<Recorder> {
 }
 
 /// A queue whose device may have so many reads, and so many writes, at once.
-fn queue(device: &Arc<Recorder>, most: u32, locking: Locking, bypass: bool) -> Arc<RequestQueue> {
+fn queue(device: &Arc<Recorder>, most: u32, locking: Locking, bypass: bool) -> RequestQueue {
     let builder = RequestQueue::builder(device.clone()).scheduler(Shallow::new(most));
     builder.locking(locking).bypass(bypass).build().expect("the device is good")
 }
 
-fn submitters<const N: usize>(q: &Arc<RequestQueue>) -> [Submitter; N] {
+fn submitters<const N: usize>(q: &RequestQueue) -> [Submitter; N] {
     std::array::from_fn(|_| q.submitter(&Client::new("test")).expect("there is room for a thread"))
 }
 

@@ -11,7 +11,7 @@ use blkmq::driver::{Batch, Done, Driver, NextEvent, RqId, Topology, spec};
 use blkmq::future::AsyncSubmitter;
 use blkmq::{Bio, Buffer, Client, Clock, Limits, RejectReason, RequestQueue, Status, Submitter, Time, VirtualClock};
 
-fn queue(device: &str) -> Arc<RequestQueue> {
+fn queue(device: &str) -> RequestQueue {
     RequestQueue::builder(spec::open(device).expect("the spec is good")).build().expect("the queue is good")
 }
 

@@ -7,14 +7,14 @@ use crate::device::{ONE_QUEUE, Recorder, read, reap};
 use blkmq::driver::Topology;
 use blkmq::{Client, Limits, Locking, RequestQueue, Status, Submitter, Wakeups};
 
-fn queue(locking: Locking, depth: u16, nr_requests: u32) -> (Arc<Recorder>, Arc<RequestQueue>) {
+fn queue(locking: Locking, depth: u16, nr_requests: u32) -> (Arc<Recorder>, RequestQueue) {
     let limits = Limits { capacity_sectors: 1 << 20, ..Limits::default() };
     let device = Recorder::new(limits, Topology { depth, ..ONE_QUEUE });
     let q = RequestQueue::builder(device.clone()).scheduler("mq-deadline").locking(locking).nr_requests(nr_requests);
     (device, q.build().expect("the queue is good"))
 }
 
-fn submitter(q: &Arc<RequestQueue>) -> Submitter {
+fn submitter(q: &RequestQueue) -> Submitter {
     q.submitter(&Client::new("test")).expect("there is a place")
 }
 
@@ -24,7 +24,7 @@ fn submit(submitter: &mut Submitter, sector: u64) {
 }
 
 /// Starts a thread that waits for a read, and returns when the thread sleeps.
-fn sleeper(device: &Recorder, q: &Arc<RequestQueue>) -> JoinHandle<()> {
+fn sleeper(device: &Recorder, q: &RequestQueue) -> JoinHandle<()> {
     device.take_plans();
     let mut submitter = submitter(q);
     let thread = thread::spawn(move || {

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use crate::device::{Notified, ONE_QUEUE, Recorder, read, reap};
 use blkmq::{Client, Freeze, Limits, Notify, Quiesce, RequestQueue, Status, Submitter};
 
-fn queue() -> (Arc<Recorder>, Arc<RequestQueue>) {
+fn queue() -> (Arc<Recorder>, RequestQueue) {
     let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
     let q = RequestQueue::builder(device.clone()).scheduler("mq-deadline").build().expect("the queue is good");
     (device, q)
 }
 
-fn submitters(q: &Arc<RequestQueue>) -> [Submitter; 2] {
+fn submitters(q: &RequestQueue) -> [Submitter; 2] {
     ["first", "second"].map(|name| q.submitter(&Client::new(name)).expect("there is room for two threads"))
 }
 
@@ -84,7 +84,7 @@ impl Notify for Ends {
 /// takes when it leaves.
 #[test]
 fn a_freeze_and_a_quiescence_end_before_they_notify() {
-    let ways: [fn(&Arc<RequestQueue>); 2] = [|q| drop(q.freeze()), |q| drop(q.quiesce())];
+    let ways: [fn(&RequestQueue); 2] = [|q| drop(q.freeze()), |q| drop(q.quiesce())];
     for end in ways {
         let (_device, q) = queue();
         let [mut told, leaves] = submitters(&q);

@@ -80,14 +80,14 @@ impl Driver for Timed {
     }
 }
 
-fn submitter(q: &Arc<RequestQueue>) -> Submitter {
+fn submitter(q: &RequestQueue) -> Submitter {
     q.submitter(&Client::new("test")).expect("there is a place")
 }
 
 /// A queue in front of a [`Timed`] device with so many tags, on the machine's clock. Two submitters.
 struct World {
     device: Arc<Timed>,
-    q: Arc<RequestQueue>,
+    q: RequestQueue,
     own: Submitter,
     other: Submitter,
 }
@@ -106,7 +106,7 @@ fn world_of(scheduler: &str, topology: Topology) -> World {
 
 /// Makes a scan for overdue requests, which plans the next one so late that no submitter plans for it.
 fn put_off_scans(submitter: &mut Submitter) {
-    let q = Arc::clone(submitter.queue());
+    let q = submitter.queue().clone();
     for ms in [1, u32::MAX] {
         q.set_knob("io_timeout", &ms.to_string()).expect("it is a knob");
     }

@@ -57,7 +57,7 @@ pub(super) struct Steps {
 
 /// A reader, and a writer that keeps its writes outstanding.
 struct Load {
-    q: Arc<RequestQueue>,
+    q: RequestQueue,
     clock: VirtualClock,
     reader: Submitter,
     writer: Submitter,

@@ -18,7 +18,7 @@ use crate::served::Nbd;
 const CLIENTS: usize = 3;
 
 /// A file with a journal, behind a queue.
-fn queue(config: Config, log: &Arc<Log>, scheduler: &str, locking: Locking) -> Arc<RequestQueue> {
+fn queue(config: Config, log: &Arc<Log>, scheduler: &str, locking: Locking) -> RequestQueue {
     let driver = File::open_with_journal(config, log.clone()).expect("the file can be made");
     let q = RequestQueue::builder(Arc::new(driver)).scheduler(scheduler).locking(locking);
     q.build().expect("the queue is good")

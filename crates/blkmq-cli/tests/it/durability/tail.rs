@@ -30,13 +30,13 @@ fn write(port: &mut impl Port, sectors: Range<usize>, byte: u8) -> bool {
 }
 
 /// A queue in front of a file of so many bytes.
-fn queue(device: &str, path: &Path, bytes: usize) -> Arc<RequestQueue> {
+fn queue(device: &str, path: &Path, bytes: usize) -> RequestQueue {
     fs::write(path, vec![0; bytes]).expect("the folder is writable");
     RequestQueue::builder(blkmq_drivers::open(device).expect("it is there")).build().expect("the queue is good")
 }
 
 /// A server, with what it logs.
-fn serve(q: Arc<RequestQueue>) -> (Server, Arc<Mutex<Vec<String>>>) {
+fn serve(q: RequestQueue) -> (Server, Arc<Mutex<Vec<String>>>) {
     let lines = Arc::<Mutex<Vec<String>>>::default();
     let kept = Arc::clone(&lines);
     let log = move |_: Level, line: &str| kept.lock().expect("no holder panics").push(line.to_owned());

@@ -1,10 +1,8 @@
 //! A thread that uses a queue.
 
-use std::sync::Arc;
-
 use blkmq::{Bio, Client, Completion, RequestQueue, Submitter};
 
-pub(crate) fn submitter(q: &Arc<RequestQueue>) -> Submitter {
+pub(crate) fn submitter(q: &RequestQueue) -> Submitter {
     q.submitter(&Client::new("test")).expect("there is a place")
 }
 

@@ -10,7 +10,6 @@ mod threads;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use crate::common::run;
 use blkmq::{Bio, Buffer, Locking, RequestQueue, Status, Submitter};
@@ -43,7 +42,7 @@ fn bases() -> Vec<&'static str> {
     [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"].into_iter().filter(|base| Path::new(base).is_dir()).collect()
 }
 
-fn queue(spec: &str, scheduler: &str, locking: Locking) -> Arc<RequestQueue> {
+fn queue(spec: &str, scheduler: &str, locking: Locking) -> RequestQueue {
     let driver = blkmq_drivers::open(spec).expect("the file can be opened");
     let q = RequestQueue::builder(driver).scheduler(scheduler).locking(locking);
     q.build().expect("the device makes sense")

@@ -71,7 +71,7 @@ fn threads_that_own_their_rings_get_everything_back() {
             let q = queue(&format!("file,path={path},size=4M,submit_queues=3,owned=1"), "mq-deadline", locking);
             let owners: Vec<_> = (0..3_u64)
                 .map(|number| {
-                    let q = Arc::clone(&q);
+                    let q = q.clone();
                     std::thread::spawn(move || {
                         let mut submitter = submitter(&q);
                         (0..EACH / 16).for_each(|round| {

@@ -298,7 +298,7 @@ fn bytes_beyond_the_end_are_refused_as_blocks_are() {
     assert_eq!(client.read(size - 5, 5), Ok(vec![0, 0, 1, 1, 1]));
 }
 
-fn fails(op: Op) -> (Arc<RequestQueue>, Server) {
+fn fails(op: Op) -> (RequestQueue, Server) {
     let q = Device { failing: Some((op, Status::IoError)), ..Device::new() }.queue();
     let server = server_with(&q, Bounds::default());
     (q, server)

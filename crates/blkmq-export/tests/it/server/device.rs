@@ -34,7 +34,7 @@ impl Device {
         Self { limits, failing: None, data, reads_first: false, told, says }
     }
 
-    pub(crate) fn queue(self) -> Arc<RequestQueue> {
+    pub(crate) fn queue(self) -> RequestQueue {
         RequestQueue::builder(Arc::new(self)).build().expect("the device is right")
     }
 }

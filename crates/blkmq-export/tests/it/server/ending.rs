@@ -115,7 +115,7 @@ fn a_drain_answers_what_has_arrived_and_then_closes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let q = queue("ram,size=16M");
-    let export = Export::new("", Arc::clone(&q));
+    let export = Export::new("", q.clone());
     let bounds = Bounds { requests: 8, bytes: 65536 };
     let server = builder().export(export).listen(Address::unix(&path)).bounds(bounds).start().unwrap();
     let mut client = Client::connect(&path);
@@ -225,7 +225,7 @@ fn now_closes_at_once_and_waits_for_the_queue() {
 }
 
 /// Checks that the queue still works.
-fn blkmq_submitters_work(q: &Arc<RequestQueue>) -> Result<(), blkmq::Status> {
+fn blkmq_submitters_work(q: &RequestQueue) -> Result<(), blkmq::Status> {
     let mut submitter = q.submitter(&blkmq::Client::new("a test")).expect("every place was given back");
     submitter.submit(blkmq::Bio::flush()).expect("there are slots");
     submitter.wait();
@@ -239,7 +239,7 @@ fn a_server_that_is_dropped_is_gone() {
     let path = folder.path().join("socket");
     let q = queue("ram,size=16M");
     for _ in 0..3 {
-        let export = Export::new("", Arc::clone(&q));
+        let export = Export::new("", q.clone());
         let server = builder().export(export).listen(Address::unix(&path)).start().unwrap();
         let mut client = Client::connect(&path);
         client.go("");

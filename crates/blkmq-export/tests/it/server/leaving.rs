@@ -3,7 +3,6 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::time::Duration;
 
 use blkmq::RequestQueue;
@@ -18,8 +17,8 @@ use crate::server::{builder, queue};
 const READS: u64 = 1000;
 const AT_ONCE: u64 = 4;
 
-fn start(q: &Arc<RequestQueue>) -> Server {
-    let export = Export::new("", Arc::clone(q));
+fn start(q: &RequestQueue) -> Server {
+    let export = Export::new("", q.clone());
     let bounds = Bounds { requests: 64, bytes: (AT_ONCE as usize) << 20 };
     builder().export(export).listen(Address::loopback(0)).bounds(bounds).start().expect("it can listen there")
 }
@@ -97,7 +96,7 @@ fn a_client_that_only_stops_sending_is_answered_by_tcp_too() {
 fn a_client_that_reads_nothing_is_cut_off_and_others_are_not() {
     for is_tcp in [false, true] {
         let q = queue("ram,size=1M");
-        let export = Export::new("", Arc::clone(&q));
+        let export = Export::new("", q.clone());
         let timeout = Some(Duration::from_millis(300));
         let server = builder().export(export).listen(Address::loopback(0)).stall_timeout(timeout).start().unwrap();
         let mut idle = Client::simple(&server);

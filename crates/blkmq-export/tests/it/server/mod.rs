@@ -15,15 +15,13 @@ mod options;
 mod papers;
 mod site;
 mod tls;
-
-use std::sync::Arc;
 use std::time::Duration;
 
 use blkmq::RequestQueue;
 use blkmq::driver::spec;
 use blkmq_export::{Bounds, Builder, Export, Server};
 
-fn queue(device: &str) -> Arc<RequestQueue> {
+fn queue(device: &str) -> RequestQueue {
     let driver = spec::open(device).expect("the device is right");
     RequestQueue::builder(driver).build().expect("so is its queue")
 }
@@ -38,6 +36,6 @@ fn server(device: &str) -> Server {
     server_with(&queue(device), Bounds::default())
 }
 
-fn server_with(q: &Arc<RequestQueue>, bounds: Bounds) -> Server {
-    builder().export(Export::new("", Arc::clone(q))).bounds(bounds).start().expect("the server is right")
+fn server_with(q: &RequestQueue, bounds: Bounds) -> Server {
+    builder().export(Export::new("", q.clone())).bounds(bounds).start().expect("the server is right")
 }

@@ -1,7 +1,6 @@
 //! Encrypted connections: how they come about, what must not be believed meanwhile, and what is sent over them.
 
 use std::io::{ErrorKind, Read, Write};
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -249,7 +248,7 @@ fn a_drain_answers_what_has_arrived_and_says_that_this_is_the_end() {
     let site = Site::new();
     let q = queue("ram,size=16M");
     let bounds = Bounds { requests: 8, bytes: 65536 };
-    let server = builder().export(Export::new("", Arc::clone(&q))).tls(site.tls()).bounds(bounds).start().unwrap();
+    let server = builder().export(Export::new("", q.clone())).tls(site.tls()).bounds(bounds).start().unwrap();
     let (mut client, mut idle, mut negotiating) = (site.client(&server), site.client(&server), site.client(&server));
     client.go("");
     idle.go("");

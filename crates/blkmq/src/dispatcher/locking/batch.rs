@@ -6,7 +6,7 @@ use blkmq_sched::Time;
 use super::single;
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::outcome::Dispatched;
-use crate::queue::{Domain, RequestQueue};
+use crate::queue::{Domain, Queue};
 use blkmq_sync::atomic::Ordering;
 
 pub(super) use super::single::insert;
@@ -16,13 +16,13 @@ pub(super) use super::single::insert;
 ///
 /// COST: per batch one lock and unlock of the hold, a read-modify-write of a tag word, and an exchange of the issue
 /// list.
-pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
+pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &Queue, now: Time, bound: usize) -> Dispatched {
     single::dispatch_ordered(dispatcher, q, now, bound, |dispatcher, domain, bound| {
         dispatch_batches(dispatcher, q, domain, now, bound)
     })
 }
 
-fn dispatch_batches(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time, bound: usize) -> usize {
+fn dispatch_batches(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: Time, bound: usize) -> usize {
     let (index, thread) = (domain.first_hctx(), dispatcher.thread(q));
     let first = q.hctxs.get(index);
     let mut chosen = 0;

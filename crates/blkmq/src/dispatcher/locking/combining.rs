@@ -38,7 +38,7 @@ use crate::dispatcher::insert::Plug;
 use crate::dispatcher::outcome::{Dispatched, Inserted};
 use crate::dispatcher::section::Section;
 use crate::dispatcher::{DISPATCH_BUDGET, Dispatcher};
-use crate::queue::{Count, Domain, RequestQueue, StartBatch};
+use crate::queue::{Count, Domain, Queue, StartBatch};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::stack::Chain;
 use blkmq_sync::staging::Round;
@@ -116,7 +116,7 @@ fn insert_own<'q>(section: &mut Section<'q, '_>, plug: &mut Plug<'q>) -> u64 {
 /// Works off what other threads left and dispatches, or makes sure that the thread at the scheduler does.
 ///
 /// COST: as of [`insert`].
-pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
+pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &Queue, now: Time, bound: usize) -> Dispatched {
     if std::mem::take(&mut dispatcher.must_dispatch) {
         // So that the combiner looks at the dispatch lists.
         q.live.word.set_waiting();
@@ -144,13 +144,7 @@ pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time,
 
 /// Works off what was left in a domain and dispatches, or makes sure that the thread at the scheduler does.
 #[inline]
-fn dispatch_from(
-    dispatcher: &mut Dispatcher,
-    q: &RequestQueue,
-    domain: &Domain,
-    now: Time,
-    bound: usize,
-) -> Dispatched {
+fn dispatch_from(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: Time, bound: usize) -> Dispatched {
     let staging = &domain.staging;
     let held = if unless_mutated("combine.kick") { staging.hold_or_kick() } else { staging.try_hold() };
     match held {
@@ -169,7 +163,7 @@ fn dispatch_from(
 #[expect(clippy::too_many_arguments, reason = "what a combiner works with; two callers")]
 fn serve<'q>(
     dispatcher: &mut Dispatcher,
-    q: &'q RequestQueue,
+    q: &'q Queue,
     domain: &Domain,
     left: Chain,
     now: Time,

@@ -7,7 +7,7 @@ use crate::dispatcher::Dispatcher;
 use crate::dispatcher::insert::Plug;
 use crate::dispatcher::outcome::{Dispatched, Inserted};
 use crate::dispatcher::section::Batch;
-use crate::queue::{Domain, RequestQueue, StartBatch};
+use crate::queue::{Domain, Queue, StartBatch};
 use blkmq_sync::{Stage, stage};
 
 /// Inserts the whole plug in one hold. Without `looks_for_merges` a request that could join another one does not.
@@ -33,7 +33,7 @@ pub(super) fn insert(
 ///
 /// COST: per request one lock and unlock of the hold, the scheduler's own work, the slot's two lines, and a
 /// read-modify-write of a tag word.
-pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
+pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &Queue, now: Time, bound: usize) -> Dispatched {
     let thread = dispatcher.thread(q);
     dispatch_by(dispatcher, q, now, bound, |dispatcher, domain| {
         domain.enter(q, thread, dispatcher, now, |section| section.dispatch_batch(1))
@@ -43,7 +43,7 @@ pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &RequestQueue, now: Time,
 /// Chooses one request after another by `dispatch_one`.
 pub(super) fn dispatch_by<'q>(
     dispatcher: &mut Dispatcher,
-    q: &'q RequestQueue,
+    q: &'q Queue,
     now: Time,
     bound: usize,
     mut dispatch_one: impl FnMut(&mut Dispatcher, &'q Domain) -> Batch,
@@ -67,7 +67,7 @@ pub(super) fn dispatch_by<'q>(
 #[inline]
 pub(super) fn dispatch_ordered<'q>(
     dispatcher: &mut Dispatcher,
-    q: &'q RequestQueue,
+    q: &'q Queue,
     now: Time,
     bound: usize,
     mut choose: impl FnMut(&mut Dispatcher, &'q Domain, usize) -> usize,
@@ -93,7 +93,7 @@ pub(super) fn dispatch_ordered<'q>(
 }
 
 /// Inserts the requests that found no room before, as far as there is room now.
-fn insert_without_room(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time) {
+fn insert_without_room(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: Time) {
     debug_assert!(
         dispatcher.has_pending_event,
         "without a pending event there is no more room than the last thread found"

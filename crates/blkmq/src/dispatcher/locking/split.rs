@@ -6,14 +6,14 @@
 //! What a domain lacks may be brought by a thread of another hardware queue: a token, or a tag of a hardware queue that
 //! this other thread polls. `Section::show` says why the thread finds the domain.
 //!
-//! The domains have their turns (`RequestQueue::due_domains`). If a thread began with its own domain each time,
+//! The domains have their turns (`Queue::due_domains`). If a thread began with its own domain each time,
 //! a hardware queue that always has requests waiting would take each token that comes back. Another hardware queue that
 //! has nothing in flight would wait for ever.
 
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::insert::Plug;
 use crate::dispatcher::outcome::{Dispatched, Inserted};
-use crate::queue::{Locking, Mapping, RequestQueue};
+use crate::queue::{Locking, Mapping, Queue};
 use crate::request::{Location, RqList};
 
 /// Inserts a plug, each request into the domain of its hardware queue. The submitter has one hardware queue of each
@@ -35,7 +35,7 @@ pub(super) fn insert(locking: Locking, dispatcher: &mut Dispatcher, plug: &mut P
 }
 
 /// Moves the requests for one hardware queue, that of the first request, into a list of their own, in order.
-fn take_first_hctx(q: &RequestQueue, mapping: &Mapping, plug: &mut RqList) -> (u16, RqList) {
+fn take_first_hctx(q: &Queue, mapping: &Mapping, plug: &mut RqList) -> (u16, RqList) {
     debug_assert!(!plug.is_empty(), "there is a first request");
     if let Some(only) = mapping.only() {
         return (only, std::mem::take(plug));

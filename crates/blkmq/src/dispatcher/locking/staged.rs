@@ -18,7 +18,7 @@ use crate::dispatcher::Dispatcher;
 use crate::dispatcher::insert::Plug;
 use crate::dispatcher::outcome::{Dispatched, Inserted};
 use crate::dispatcher::section::Batch;
-use crate::queue::{Count, Domain, Measures, RequestQueue, StartBatch};
+use crate::queue::{Count, Domain, Measures, Queue, StartBatch};
 use crate::request::{Location, RqList};
 use blkmq_sync::stack::Chain;
 use blkmq_sync::staging::{Round, Staging};
@@ -71,7 +71,7 @@ pub(super) fn insert(
 /// Chooses one request after another, each under a lock of its own, unless another thread is choosing.
 pub(super) fn dispatch(
     dispatcher: &mut Dispatcher,
-    q: &RequestQueue,
+    q: &Queue,
     now: Time,
     bound: usize,
     measures: Measures,
@@ -94,7 +94,7 @@ fn serve_buckets(dispatcher: &mut Dispatcher, domain: &Domain, left: Chain, mut 
 }
 
 /// Inserts what lies in all buckets.
-fn insert_buckets(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time, measures: Measures) {
+fn insert_buckets(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: Time, measures: Measures) {
     debug_assert!(measures.buckets, "requests lie in buckets only where the measure is taken");
     domain.enter(q, dispatcher.thread(q), dispatcher, now, |section| {
         for (_, thread) in q.threads.iter() {
@@ -113,7 +113,7 @@ fn insert_buckets(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain
 ///
 /// COST: beside the hold two exchanges of the shared word; for a thread that finds another one choosing a load, a fence
 /// and one exchange.
-fn dispatch_alone(dispatcher: &mut Dispatcher, q: &RequestQueue, domain: &Domain, now: Time) -> Batch {
+fn dispatch_alone(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: Time) -> Batch {
     debug_assert!(domain.is_whole(), "one thread chooses for the whole queue");
     let thread = dispatcher.thread(q);
     let kicks = dispatcher.has_pending_event || !unless_mutated("staged.news");

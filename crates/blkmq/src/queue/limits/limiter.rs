@@ -3,7 +3,7 @@
 use blkmq_sched::Time;
 use blkmq_sched::limiter::{Limiter, Progress, Target};
 
-use crate::queue::RequestQueue;
+use crate::queue::Queue;
 #[cfg(virtual_cpus)]
 use crate::queue::watch::{LimiterStep, tell};
 use crate::request::Request;
@@ -24,17 +24,17 @@ pub(in crate::queue) struct LimiterState {
 }
 
 /// The cost of requests that are over, of all threads.
-fn cost_over(q: &RequestQueue) -> u64 {
+fn cost_over(q: &Queue) -> u64 {
     q.threads.iter().fold(0, |sum, (_, thread)| sum.wrapping_add(thread.flows.over()))
 }
 
 impl LimiterState {
     /// Called while nothing is in flight.
-    pub(in crate::queue) fn new(q: &RequestQueue, target: Target) -> Self {
+    pub(in crate::queue) fn new(q: &Queue, target: Target) -> Self {
         Self { limiter: Limiter::new(target), sent: 0, over: 0, base: cost_over(q), has_held_back: false }
     }
 
-    pub(in crate::queue) fn look_up_over(&mut self, q: &RequestQueue) {
+    pub(in crate::queue) fn look_up_over(&mut self, q: &Queue) {
         self.over = cost_over(q).wrapping_sub(self.base);
     }
 
@@ -48,12 +48,12 @@ impl LimiterState {
     /// COST: while the limiter is open, a load. While it is bounded, a line of each thread that works with the queue,
     /// once for as much work as there was room for.
     #[inline]
-    pub(in crate::queue) fn lets_go(&mut self, q: &RequestQueue, now: Time) -> bool {
+    pub(in crate::queue) fn lets_go(&mut self, q: &Queue, now: Time) -> bool {
         self.limiter.is_open() || self.lets_go_now(q, now)
     }
 
     #[inline(never)]
-    fn lets_go_now(&mut self, q: &RequestQueue, now: Time) -> bool {
+    fn lets_go_now(&mut self, q: &Queue, now: Time) -> bool {
         if !self.limiter.has_room(self.in_flight(), 0) && unless_mutated("limiter.anew") {
             self.look_up_over(q);
         }
@@ -90,7 +90,7 @@ impl LimiterState {
     }
 
     /// Lets the limiter learn. `has_choice`: the scheduler has something to choose from.
-    pub(in crate::queue) fn fold(&mut self, q: &RequestQueue, has_choice: bool, now: Time) {
+    pub(in crate::queue) fn fold(&mut self, q: &Queue, has_choice: bool, now: Time) {
         self.look_up_over(q);
         // A scheduler may hold back what the limiter would let go. That says nothing of what the device can do.
         let holds_back = has_choice && self.opens_at(now).is_some();

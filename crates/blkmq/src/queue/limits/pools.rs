@@ -19,7 +19,7 @@ use std::fmt::{self, Write};
 
 use blkmq_sched::{DispatchContext, Latency, RqId, SchedDomain, Scheduler, Sums, Throttle, Ticket, Time};
 
-use crate::queue::RequestQueue;
+use crate::queue::Queue;
 use crate::queue::accounting::add;
 use crate::request::PoolToken;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
@@ -100,7 +100,7 @@ impl Pools {
     ///
     /// COST: a load of a line that is written twice in 100 ms.
     #[inline]
-    fn look(&self, q: &RequestQueue, now: Time) {
+    fn look(&self, q: &Queue, now: Time) {
         let at = self.fold_at.load(Ordering::Relaxed);
         if at == u64::MAX || at <= now.0 {
             self.turn(q, at, now);
@@ -108,7 +108,7 @@ impl Pools {
     }
 
     #[cold]
-    fn turn(&self, q: &RequestQueue, at: u64, now: Time) {
+    fn turn(&self, q: &Queue, at: u64, now: Time) {
         let next = if at == u64::MAX { Throttle::next_fold(now).0 } else { u64::MAX };
         // Relaxed: the control's lock orders folds.
         let won = self.fold_at.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
@@ -129,7 +129,7 @@ impl Pools {
     ///
     /// # Panics
     /// If a token is out: it was lost, or put back twice.
-    pub(in crate::queue) fn install_throttle(&self, q: &RequestQueue, throttle: Option<Throttle>) {
+    pub(in crate::queue) fn install_throttle(&self, q: &Queue, throttle: Option<Throttle>) {
         let out = self.nr_out();
         assert!(out == [0; SchedDomain::ALL.len()], "nothing is in flight, and so many tokens are out: {out:?}");
         let mut control = self.control().lock();
@@ -187,18 +187,13 @@ pub(in crate::queue) struct Lender<'q> {
 
 impl<'q> Lender<'q> {
     #[inline]
-    pub(in crate::queue) fn new(q: &'q RequestQueue, home: u16) -> Self {
+    pub(in crate::queue) fn new(q: &'q Queue, home: u16) -> Self {
         Self { pools: q.pools(), home, token: None, ticket: None }
     }
 
     /// Asks the scheduler. A token that was taken for nothing goes back.
     #[inline]
-    pub(in crate::queue) fn lend(
-        &mut self,
-        q: &RequestQueue,
-        scheduler: &mut dyn Scheduler,
-        now: Time,
-    ) -> Option<RqId> {
+    pub(in crate::queue) fn lend(&mut self, q: &Queue, scheduler: &mut dyn Scheduler, now: Time) -> Option<RqId> {
         let chosen = scheduler.dispatch(self, now);
         if chosen.is_none()
             && let (Some(pools), Some(token)) = (self.pools, self.token.take())
@@ -254,7 +249,7 @@ pub(crate) struct TokenBatch<'q> {
 
 impl<'q> TokenBatch<'q> {
     #[inline]
-    pub(crate) fn new(q: &'q RequestQueue, latencies: &'q Latencies, now: Time) -> Self {
+    pub(crate) fn new(q: &'q Queue, latencies: &'q Latencies, now: Time) -> Self {
         let pools = q.pools();
         Self { pools, latencies, now, token: None, nr_tokens: 0, like: None, nr_alike: 0, has_measured: false }
     }
@@ -308,7 +303,7 @@ impl<'q> TokenBatch<'q> {
 
     /// Puts back what is left, and looks whether it is time to fold. The caller brings something.
     #[inline]
-    pub(crate) fn put(&mut self, q: &RequestQueue) {
+    pub(crate) fn put(&mut self, q: &Queue) {
         if self.token.is_some() {
             self.put_run();
             self.count_run();
@@ -322,7 +317,7 @@ impl<'q> TokenBatch<'q> {
 }
 
 /// What all threads have counted since `base`.
-fn latencies_since(q: &RequestQueue, base: &Sums) -> Sums {
+fn latencies_since(q: &Queue, base: &Sums) -> Sums {
     let mut sums = Sums::default();
     q.threads.iter().for_each(|(_, thread)| thread.latencies.add_to(&mut sums));
     let base = base.counts.as_flattened().as_flattened().iter();

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::hold::Hold;
-use crate::queue::RequestQueue;
+use crate::queue::Queue;
 use crate::queue::accounting::{Count, Counters};
 use crate::queue::experiments::{Wait, WaitMeters};
 use crate::queue::topology::hctx::HwCtx;
@@ -101,14 +101,14 @@ impl Domain {
 
     /// The hardware queues whose requests are ordered here, with their numbers.
     #[inline]
-    pub(crate) fn hctxs<'q>(&self, q: &'q RequestQueue) -> impl Iterator<Item = (u16, &'q HwCtx)> + use<'q> {
+    pub(crate) fn hctxs<'q>(&self, q: &'q Queue) -> impl Iterator<Item = (u16, &'q HwCtx)> + use<'q> {
         let (first, end) = if self.is_whole { (0, q.hctxs.layout().len()) } else { (self.first, self.first + 1) };
         (first..end).map(|index| (index, q.hctxs.get(index)))
     }
 
     /// Whether no other domain than this one shows that something waits.
     #[inline(never)]
-    pub(crate) fn is_rest_idle(&self, q: &RequestQueue) -> bool {
+    pub(crate) fn is_rest_idle(&self, q: &Queue) -> bool {
         debug_assert!(!self.is_whole, "there is a rest");
         q.domains().all(|other| std::ptr::eq(other, self) || !other.has_work())
     }
@@ -125,7 +125,7 @@ impl Domain {
     /// if there is a meter. At the end a load of the queue's word and three of the counts, which are written only if
     /// they have changed.
     #[inline]
-    pub(crate) fn with_hold<R>(&self, q: &RequestQueue, thread: u16, section: impl FnOnce(&mut Hold) -> R) -> R {
+    pub(crate) fn with_hold<R>(&self, q: &Queue, thread: u16, section: impl FnOnce(&mut Hold) -> R) -> R {
         let ends_process = EndsProcess;
         let mut hold = self.acquire(&q.threads.get(thread).counters);
         #[cfg(virtual_cpus)]
@@ -149,7 +149,7 @@ impl Domain {
 
     /// Tells the scheduler what all threads have noted, for a thread on the path of a request that is not in a
     /// section.
-    pub(super) fn tell_reports(&self, q: &RequestQueue, now: Time) {
+    pub(super) fn tell_reports(&self, q: &Queue, now: Time) {
         let ends_process = EndsProcess;
         self.control().take_reports(q, now);
         std::mem::forget(ends_process);
@@ -289,7 +289,7 @@ impl Domain {
     /// later finds the tag.
     ///
     /// COST: a load; the clock is read only where something is held back until a time.
-    pub(crate) fn has_come(&self, q: &RequestQueue, now: &mut Time) -> bool {
+    pub(crate) fn has_come(&self, q: &Queue, now: &mut Time) -> bool {
         let planned = self.planned();
         if planned == u64::MAX || planned <= now.0 || !unless_mutated("dispatch.time_anew") {
             return false;

@@ -6,7 +6,7 @@
 use std::sync::OnceLock;
 
 use super::domain::Domain;
-use crate::queue::RequestQueue;
+use crate::queue::Queue;
 use crate::queue::experiments::WaitMeters;
 use crate::request::limits::MAX_HW_QUEUES;
 use blkmq_sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -70,7 +70,7 @@ impl Domains {
     }
 
     #[inline(never)]
-    fn planned_of_all(&self, q: &RequestQueue) -> u64 {
+    fn planned_of_all(&self, q: &Queue) -> u64 {
         // Acquire pairs with the Release of `note_plan`: the plan for which the mark was set is found.
         if !self.has_plans.load(Ordering::Acquire) {
             return u64::MAX;
@@ -93,7 +93,7 @@ impl Domains {
     }
 }
 
-impl RequestQueue {
+impl Queue {
     /// The domain of all hardware queues. `None`: each hardware queue has a domain of its own.
     #[inline]
     pub(crate) fn whole_domain(&self) -> Option<&Domain> {
@@ -155,9 +155,9 @@ impl RequestQueue {
     }
 }
 
-/// See [`RequestQueue::due_domains`].
+/// See [`Queue::due_domains`].
 pub(crate) struct DueDomains<'q> {
-    q: &'q RequestQueue,
+    q: &'q Queue,
     whole: Option<&'q Domain>,
     thread: u16,
     /// Each hardware queue, and not only those of the thread.
@@ -169,7 +169,7 @@ pub(crate) struct DueDomains<'q> {
 
 impl<'q> DueDomains<'q> {
     #[inline(never)]
-    fn of_several(q: &'q RequestQueue, thread: u16) -> Self {
+    fn of_several(q: &'q Queue, thread: u16) -> Self {
         debug_assert!(peek(|| q.settings.is_split()), "there are several domains");
         let (takes_all, len) = (q.live.word.load().is_waiting() && unless_mutated("split.all"), q.hctxs.layout().len());
         let mut at = 0;

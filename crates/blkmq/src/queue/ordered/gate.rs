@@ -21,7 +21,7 @@ use blkmq_sched::{Admission, Class, ClientId, Feedback, FeedbackKind, Info, Op, 
 use super::domains::Domains;
 use super::hold::{Hold, STEADY};
 use super::scheduler::another;
-use crate::queue::RequestQueue;
+use crate::queue::Queue;
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::word::Gate;
 use blkmq_sync::{unless_explored, unless_mutated};
@@ -43,7 +43,7 @@ impl Hold {
     /// requests of that class do not pass any more. If the gate is open for this class, it stays open. What keeps other
     /// requests of this class from passing, if this one lacks something, is WAITING.
     #[inline]
-    pub(super) fn note_insertion(&mut self, q: &RequestQueue, info: &Info) {
+    pub(super) fn note_insertion(&mut self, q: &Queue, info: &Info) {
         let class = info.priority.class;
         if let Some(gate) = self.gate {
             self.note_end_of_passing();
@@ -73,7 +73,7 @@ impl Hold {
     }
 
     #[cold]
-    fn shut_gate(&mut self, q: &RequestQueue) {
+    fn shut_gate(&mut self, q: &Queue) {
         debug_assert!(self.gate.is_some(), "a gate that is shut is not shut again");
         // Requests may have passed until now. `note_insertion` says so to the scheduler only while the gate is open,
         // so it is said here.
@@ -88,7 +88,7 @@ impl Hold {
 
     /// Tells the scheduler what has completed and what has passed, if it needs to know.
     #[inline]
-    pub(super) fn fold(&mut self, q: &RequestQueue) {
+    pub(super) fn fold(&mut self, q: &Queue) {
         let Some(scheduler) = &self.scheduler else { return };
         if self.is_fold_due || scheduler.feedback() == FeedbackKind::Sums {
             self.fold_now(q);
@@ -96,7 +96,7 @@ impl Hold {
     }
 
     #[inline(never)]
-    fn fold_now(&mut self, q: &RequestQueue) {
+    fn fold_now(&mut self, q: &Queue) {
         let tally = q.threads.tally(&self.base);
         if let Some(scheduler) = &mut self.scheduler {
             scheduler.observe(Feedback::Sums(&tally));
@@ -110,7 +110,7 @@ impl Hold {
     /// answer changes with what it dispatches, if something waits, and any gate if the limiter may hold back what
     /// comes. Called when the lock is about to be let go.
     #[inline]
-    pub(super) fn turn_gate(&mut self, q: &RequestQueue) {
+    pub(super) fn turn_gate(&mut self, q: &Queue) {
         let seen = q.live.word.load();
         debug_assert!(
             seen.is_waiting()
@@ -140,7 +140,7 @@ impl Hold {
     /// Asks a scheduler whose answer changes whether the same may pass as before. If not, shuts the gate, and opens it
     /// for those that may.
     #[inline(never)]
-    fn look_at_gate(&mut self, q: &RequestQueue) {
+    fn look_at_gate(&mut self, q: &Queue) {
         debug_assert!(self.gate.is_some(), "the gate is open");
         let passing = self.scheduler.as_ref().map_or(Passing::Nobody, |scheduler| {
             let client = self.gate_client.unwrap_or(self.latest_client);
@@ -158,7 +158,7 @@ impl Hold {
     /// Opens the gate, which is shut, for the class of the latest requests, if nothing waits and the scheduler allows
     /// that.
     #[inline]
-    fn open_gate(&mut self, q: &RequestQueue) {
+    fn open_gate(&mut self, q: &Queue) {
         debug_assert!(self.gate.is_none(), "a gate that is open is not opened again");
         if q.settings.has_bypass() && self.is_limiter_open() && !self.has_waiting() {
             self.open_gate_for_latest(q);
@@ -166,7 +166,7 @@ impl Hold {
     }
 
     #[cold]
-    fn open_gate_for_latest(&mut self, q: &RequestQueue) {
+    fn open_gate_for_latest(&mut self, q: &Queue) {
         debug_assert!(!self.has_waiting(), "requests pass only while nothing waits");
         // The gate was shut behind a fence, so the counts contain all requests that passed.
         self.take_reports(q, self.since);
@@ -190,14 +190,14 @@ impl Hold {
     }
 
     /// Shuts the gate if it is open.
-    pub(super) fn end_gate(&mut self, q: &RequestQueue) {
+    pub(super) fn end_gate(&mut self, q: &Queue) {
         if self.gate.is_some() {
             self.shut_gate(q);
         }
     }
 
     /// Shuts the gate, and opens it again if the present settings allow that.
-    pub(super) fn reset_gate(&mut self, q: &RequestQueue) {
+    pub(super) fn reset_gate(&mut self, q: &Queue) {
         self.end_gate(q);
         self.until_open = 0;
         self.open_gate(q);
@@ -209,7 +209,7 @@ impl Hold {
 /// The gate of a queue, whether it has one domain or each hardware queue has one.
 impl Domains {
     /// Shuts the gate, and opens it again if the present settings allow that. Called by the control path.
-    pub(super) fn reset_gates(&self, q: &RequestQueue) {
+    pub(super) fn reset_gates(&self, q: &Queue) {
         match q.whole_domain() {
             Some(domain) => domain.control().reset_gate(q),
             None => self.reset_split_gate(q),
@@ -217,7 +217,7 @@ impl Domains {
     }
 
     /// Shuts the gate until it is [reset](Self::reset_gates).
-    pub(super) fn shut_gates(&self, q: &RequestQueue) {
+    pub(super) fn shut_gates(&self, q: &Queue) {
         match q.whole_domain() {
             Some(domain) => domain.control().end_gate(q),
             None => {
@@ -228,7 +228,7 @@ impl Domains {
     }
 
     /// As [`reset_gates`](Self::reset_gates), where each hardware queue has a domain.
-    pub(super) fn reset_split_gate(&self, q: &RequestQueue) {
+    pub(super) fn reset_split_gate(&self, q: &Queue) {
         // Each change is made under this lock.
         let first = self.first().control();
         end_split_gate(q);
@@ -249,7 +249,7 @@ impl Domains {
     }
 }
 
-fn end_split_gate(q: &RequestQueue) {
+fn end_split_gate(q: &Queue) {
     if q.live.word.end_gate() {
         q.account.gate.note_shut(q.clock.now());
     }

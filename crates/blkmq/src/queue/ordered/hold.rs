@@ -6,7 +6,7 @@ use blkmq_sched::{
 };
 
 use super::backlog::Backlog;
-use crate::queue::RequestQueue;
+use crate::queue::Queue;
 use crate::queue::limits::limiter::LimiterState;
 use crate::queue::limits::pools::Lender;
 use crate::queue::threads::ring;
@@ -104,7 +104,7 @@ impl Hold {
     }
 
     /// Puts a scheduler in place, or none, for so many hardware queues. Nothing is in flight, or nothing has begun.
-    pub(super) fn install(&mut self, q: &RequestQueue, scheduler: Option<Box<dyn Scheduler>>, nr_hctxs: usize) {
+    pub(super) fn install(&mut self, q: &Queue, scheduler: Option<Box<dyn Scheduler>>, nr_hctxs: usize) {
         debug_assert!(!self.has_waiting(), "a scheduler is replaced only when nothing waits");
         debug_assert!(nr_hctxs > 0, "a domain has a hardware queue");
         // What was noted for the scheduler that goes is not for the one that comes.
@@ -130,7 +130,7 @@ impl Hold {
     }
 
     /// Notes whether a choice is more than to ask the scheduler.
-    pub(super) fn note_special(&mut self, q: &RequestQueue) {
+    pub(super) fn note_special(&mut self, q: &Queue) {
         self.is_special = self.wants_reports || q.settings.has_tokens() || self.opening.is_some();
     }
 
@@ -186,7 +186,7 @@ impl Hold {
     }
 
     /// Tells the scheduler of a client or group, if there is one.
-    pub(in crate::queue) fn tell(&mut self, q: &RequestQueue, tell: impl FnOnce(&mut dyn Scheduler)) {
+    pub(in crate::queue) fn tell(&mut self, q: &Queue, tell: impl FnOnce(&mut dyn Scheduler)) {
         // What happened until now happened to clients and groups as they were.
         self.take_reports(q, q.clock.now());
         if let Some(scheduler) = &mut self.scheduler {
@@ -195,7 +195,7 @@ impl Hold {
     }
 
     /// Tells the scheduler that a client is gone, whose place another one may get.
-    pub(in crate::queue) fn tell_gone(&mut self, q: &RequestQueue, client: ClientId) {
+    pub(in crate::queue) fn tell_gone(&mut self, q: &Queue, client: ClientId) {
         self.tell(q, |scheduler| scheduler.leave(client));
         if self.latest_client == client {
             self.end_gate(q);
@@ -231,7 +231,7 @@ impl Hold {
 
     /// A hold begins on the path of a request.
     #[inline]
-    pub(crate) fn begin(&mut self, q: &RequestQueue, now: Time) {
+    pub(crate) fn begin(&mut self, q: &Queue, now: Time) {
         if self.wants_reports {
             self.since = now;
             self.take_reports(q, now);
@@ -240,7 +240,7 @@ impl Hold {
 
     /// The scheduler's choice, if it lets a request go now.
     #[inline(always)]
-    pub(crate) fn dispatch<'q>(&mut self, q: &'q RequestQueue, now: Time) -> Option<Request<'q>> {
+    pub(crate) fn dispatch<'q>(&mut self, q: &'q Queue, now: Time) -> Option<Request<'q>> {
         if self.is_special {
             return self.choose_specially(q, now);
         }
@@ -255,7 +255,7 @@ impl Hold {
     /// The choice of a scheduler that takes tokens, or is told what passes it by and what completes, or has a limiter
     /// in front of the driver.
     #[inline(never)]
-    fn choose_specially<'q>(&mut self, q: &'q RequestQueue, now: Time) -> Option<Request<'q>> {
+    fn choose_specially<'q>(&mut self, q: &'q Queue, now: Time) -> Option<Request<'q>> {
         self.take_reports(q, now);
         if !self.is_empty() && self.opening.as_mut().is_some_and(|opening| !opening.lets_go(q, now)) {
             return None;
@@ -298,7 +298,7 @@ impl Hold {
     #[inline(always)]
     pub(crate) fn insert<'q>(
         &mut self,
-        q: &'q RequestQueue,
+        q: &'q Queue,
         mut rq: Request<'q>,
         info: &Info,
         now: Time,
@@ -339,7 +339,7 @@ impl Hold {
     /// Whether requests like this one may be handed through. Behind requests of another class, which the device may
     /// still have, the scheduler would decline; and it may bound requests other than reads.
     #[inline]
-    pub(crate) fn may_hand_through_like(&self, q: &RequestQueue, like: &Info) -> bool {
+    pub(crate) fn may_hand_through_like(&self, q: &Queue, like: &Info) -> bool {
         let class = like.priority.class;
         let is_limited = like.op != Op::Read && self.bounds_others(q, like);
         !is_limited && self.latest == class && self.gate.is_none_or(|gate| gate == class)
@@ -397,7 +397,7 @@ impl Hold {
     /// Whether the scheduler may take one more request for this hardware queue, by `nr_requests`. The caller inserts it
     /// then, unless the scheduler does not admit it.
     #[inline]
-    fn has_room(&mut self, q: &RequestQueue, hctx: u16) -> bool {
+    fn has_room(&mut self, q: &Queue, hctx: u16) -> bool {
         let (known, left) = &mut self.room;
         if *known == hctx && *left > 0 {
             *left -= 1;
@@ -411,7 +411,7 @@ impl Hold {
     /// the driver more at any time. Farther away from the bound the hold remembers how many more requests have room,
     /// whatever the driver takes meanwhile.
     #[inline(never)]
-    fn has_room_now(&mut self, q: &RequestQueue, index: u16) -> bool {
+    fn has_room_now(&mut self, q: &Queue, index: u16) -> bool {
         let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
         let hctx = q.hctxs.get(index);
         let waiting = self.queued[usize::from(index - self.first)] + hctx.nr_dispatch();
@@ -422,7 +422,7 @@ impl Hold {
 
     /// Whether the scheduler admits a request.
     #[inline]
-    fn is_admitted(&mut self, q: &RequestQueue, info: &Info, now: Time) -> bool {
+    fn is_admitted(&mut self, q: &Queue, info: &Info, now: Time) -> bool {
         if self.wants_reports {
             return self.is_admitted_by_reports(q, info, now);
         }
@@ -433,7 +433,7 @@ impl Hold {
     /// behind a look at what was noted. So a thread that looks again behind a fence finds what a completer noted before
     /// its fence ([`prepare_to_wait`](blkmq_sync::liveness::Liveness::prepare_to_wait)).
     #[inline(never)]
-    fn is_admitted_by_reports(&mut self, q: &RequestQueue, info: &Info, now: Time) -> bool {
+    fn is_admitted_by_reports(&mut self, q: &Queue, info: &Info, now: Time) -> bool {
         if self.admits(info, self.most_others(q)) {
             return true;
         }
@@ -448,7 +448,7 @@ impl Hold {
     ///
     /// COST: a line of each thread that works with the queue, once for as many requests as there was room for.
     #[inline(never)]
-    fn is_admitted_now(&mut self, q: &RequestQueue, info: &Info) -> bool {
+    fn is_admitted_now(&mut self, q: &Queue, info: &Info) -> bool {
         if let Some(over) = self.limited_over.filter(|_| self.gate.is_none() || self.passes_reads_only)
             && self.admits(info, self.limited.wrapping_sub(over))
         {
@@ -463,20 +463,20 @@ impl Hold {
 
     /// Completed requests other than reads that this scheduler had dispatched. In a split queue, requests that passed
     /// the scheduler by do not count at all.
-    fn nr_limited_completed(&self, q: &RequestQueue) -> u64 {
+    fn nr_limited_completed(&self, q: &Queue) -> u64 {
         if q.settings.is_split() { q.hctxs.get(self.first).nr_limited_completed() } else { q.threads.nr_limited() }
     }
 
     /// Whether there can be so many requests other than reads that the scheduler does not admit one like this.
     #[inline]
-    pub(super) fn bounds_others(&self, q: &RequestQueue, info: &Info) -> bool {
+    pub(super) fn bounds_others(&self, q: &Queue, info: &Info) -> bool {
         let most = self.outstanding(self.most_others(q));
         self.scheduler.as_ref().is_some_and(|scheduler| scheduler.limit_depth(info, most) != Admission::Admitted)
     }
 
     /// How many requests other than reads there can be beside one.
     #[inline]
-    fn most_others(&self, q: &RequestQueue) -> u64 {
+    fn most_others(&self, q: &Queue) -> u64 {
         u64::from(q.settings.nr_requests.load(Ordering::Relaxed)) * self.queued.len() as u64 - 1
     }
 

@@ -29,7 +29,7 @@ use blkmq_sched::limiter::{Limiter, Target};
 use blkmq_sched::{Knob, Setting, Time, Unit};
 
 use super::hold::Hold;
-use crate::queue::RequestQueue;
+use crate::queue::Queue;
 use crate::queue::limits::limiter::LimiterState;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::{Line, unless_mutated};
@@ -63,7 +63,7 @@ impl Hold {
     ///
     /// # Panics
     /// If a request's cost was lost, or was over twice.
-    pub(super) fn end_limiter(&mut self, q: &RequestQueue) {
+    pub(super) fn end_limiter(&mut self, q: &Queue) {
         if let Some(mut opening) = self.opening.take() {
             opening.look_up_over(q);
             let left = opening.in_flight();
@@ -73,7 +73,7 @@ impl Hold {
 
     /// Makes a limiter, if one is wanted and there is a scheduler in which requests can wait. Returns whether there is
     /// one now. Called while nothing is in flight.
-    fn make_limiter(&mut self, q: &RequestQueue, target: Target) -> bool {
+    fn make_limiter(&mut self, q: &Queue, target: Target) -> bool {
         debug_assert!(!self.has_waiting(), "a limiter is made while nothing waits");
         self.end_limiter(q);
         if let Some(scheduler) = &mut self.scheduler {
@@ -101,7 +101,7 @@ impl Hold {
 
     /// Lets the limiter learn what has completed, and tells the scheduler what that changes. Returns when the limiter
     /// wants to learn again, in nanoseconds.
-    fn fold_limiter(&mut self, q: &RequestQueue, now: Time) -> u64 {
+    fn fold_limiter(&mut self, q: &Queue, now: Time) -> u64 {
         let has_choice = !self.is_empty();
         let Some(opening) = &mut self.opening else { return u64::MAX };
         opening.fold(q, has_choice, now);
@@ -122,7 +122,7 @@ impl Hold {
         }
     }
 
-    pub(in crate::queue) fn limiter_info(&mut self, q: &RequestQueue) -> Option<LimiterInfo> {
+    pub(in crate::queue) fn limiter_info(&mut self, q: &Queue) -> Option<LimiterInfo> {
         let waiting = self.nr_waiting();
         let opening = self.opening.as_mut()?;
         opening.look_up_over(q);
@@ -144,7 +144,7 @@ impl LimiterLook {
     ///
     /// COST: a load of a line that is written each 50 ms while the limiter is open, and each 1 ms while it is not.
     #[inline]
-    pub(crate) fn look(&self, q: &RequestQueue, thread: u16, now: Time) {
+    pub(crate) fn look(&self, q: &Queue, thread: u16, now: Time) {
         let due = self.0.load(Ordering::Relaxed);
         if due <= now.0 {
             self.fold(q, thread, due, now);
@@ -152,7 +152,7 @@ impl LimiterLook {
     }
 
     #[cold]
-    fn fold(&self, q: &RequestQueue, thread: u16, due: u64, now: Time) {
+    fn fold(&self, q: &Queue, thread: u16, due: u64, now: Time) {
         // Relaxed: the scheduler's lock orders folds.
         let won = self.0.compare_exchange(due, u64::MAX, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if won && let Some(domain) = q.whole_domain() {
@@ -161,7 +161,7 @@ impl LimiterLook {
     }
 
     /// Makes a limiter for this target, or ends the one that there is. Called when nothing is in flight.
-    pub(super) fn install(&self, q: &RequestQueue, target: Target) {
+    pub(super) fn install(&self, q: &Queue, target: Target) {
         debug_assert!(q.hctxs.is_idle(), "a limiter is made while nothing is in flight");
         let has_limiter = q.whole_domain().is_some_and(|domain| domain.control().make_limiter(q, target));
         q.settings.has_limiter.store(has_limiter, Ordering::Relaxed);

@@ -13,7 +13,7 @@ use std::num::NonZeroU32;
 use blkmq_sched::{Class, ClientId, Event, Feedback, IoPriority, Op, Report, Ticket, Time};
 
 use super::hold::Hold;
-use crate::queue::RequestQueue;
+use crate::queue::Queue;
 use crate::queue::threads::ring;
 use crate::request::Request;
 use blkmq_sync::ring::{Record, Ring, Trial};
@@ -116,13 +116,13 @@ pub(crate) struct ReportBatch<'q> {
 
 impl<'q> ReportBatch<'q> {
     /// `thread` is the completer.
-    pub(crate) fn new(q: &'q RequestQueue, thread: u16, now: Time) -> Self {
+    pub(crate) fn new(q: &'q Queue, thread: u16, now: Time) -> Self {
         Self { ring: ring_of(q, thread), thread, now, run: None, is_untold: false }
     }
 
     /// A request is over.
     #[inline]
-    pub(crate) fn add(&mut self, q: &RequestQueue, rq: &mut Request<'_>) {
+    pub(crate) fn add(&mut self, q: &Queue, rq: &mut Request<'_>) {
         if !rq.body().ordered {
             return;
         }
@@ -141,13 +141,13 @@ impl<'q> ReportBatch<'q> {
         }
     }
 
-    fn end_run(&mut self, q: &RequestQueue) {
+    fn end_run(&mut self, q: &Queue) {
         if let Some(run) = self.run.take() {
             self.note(q, &run);
         }
     }
 
-    fn note(&mut self, q: &RequestQueue, report: &Report) {
+    fn note(&mut self, q: &Queue, report: &Report) {
         let Some(ring) = self.ring else { return };
         if ring.is_full() {
             q.pending_events.tell(self.thread);
@@ -161,7 +161,7 @@ impl<'q> ReportBatch<'q> {
 
     /// Makes known what was noted.
     #[inline]
-    pub(crate) fn put(&mut self, q: &RequestQueue) {
+    pub(crate) fn put(&mut self, q: &Queue) {
         self.end_run(q);
         if std::mem::take(&mut self.is_untold) {
             q.pending_events.tell(self.thread);
@@ -179,7 +179,7 @@ pub(crate) struct BypassReport<'q> {
 
 impl<'q> BypassReport<'q> {
     /// `first` is the first of the requests, which are alike.
-    pub(crate) fn new(q: &'q RequestQueue, thread: u16, first: &Request<'_>, now: Time) -> Option<Self> {
+    pub(crate) fn new(q: &'q Queue, thread: u16, first: &Request<'_>, now: Time) -> Option<Self> {
         let ring = ring_of(q, thread)?;
         if ring.is_full() {
             tell_all(q, now);
@@ -195,7 +195,7 @@ impl<'q> BypassReport<'q> {
     }
 
     /// Notes the requests on trial. Called before the look at the gate that decides.
-    pub(crate) fn note(&mut self, q: &RequestQueue) {
+    pub(crate) fn note(&mut self, q: &Queue) {
         self.trial = Some(self.ring.try_note(pack(&self.report)));
         q.pending_events.tell(self.thread);
     }
@@ -214,7 +214,7 @@ impl<'q> BypassReport<'q> {
 impl Hold {
     /// Tells the scheduler what all threads have noted, if it wants to know.
     #[inline]
-    pub(super) fn take_reports(&mut self, q: &RequestQueue, now: Time) {
+    pub(super) fn take_reports(&mut self, q: &Queue, now: Time) {
         if self.wants_reports {
             let pending = q.pending_events.take();
             if pending != 0 {
@@ -224,7 +224,7 @@ impl Hold {
     }
 
     #[inline(never)]
-    fn take_from(&mut self, q: &RequestQueue, pending: u64, now: Time) {
+    fn take_from(&mut self, q: &Queue, pending: u64, now: Time) {
         let Some(scheduler) = &mut self.scheduler else { return };
         let reports = &mut self.reports;
         q.threads.each_named(pending, |index, thread| {
@@ -242,13 +242,13 @@ impl Hold {
 
 /// Where a thread notes, if the scheduler wants reports.
 #[inline]
-fn ring_of(q: &RequestQueue, thread: u16) -> Option<&Ring> {
+fn ring_of(q: &Queue, thread: u16) -> Option<&Ring> {
     if q.settings.wants_reports() { q.threads.get(thread).reports() } else { None }
 }
 
 /// Tells the scheduler what all threads have noted. The caller is not at the scheduler.
 #[cold]
-fn tell_all(q: &RequestQueue, now: Time) {
+fn tell_all(q: &Queue, now: Time) {
     if let Some(domain) = q.whole_domain() {
         domain.tell_reports(q, now);
     }

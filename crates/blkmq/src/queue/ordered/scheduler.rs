@@ -10,13 +10,13 @@ use super::domains::Domains;
 use crate::queue::error::QueueError;
 use crate::queue::locking::Locking;
 use crate::queue::settings::{NR_REQUESTS, check_within_depth};
-use crate::queue::{CONTROL, RequestQueue};
+use crate::queue::{CONTROL, Queue};
 use crate::request::limits::MAX_THREADS;
 use blkmq_sync::atomic::Ordering;
 
 impl Domain {
     /// Puts a scheduler in place for so many hardware queues, and tells it of the device and of the clients.
-    fn install(&self, q: &RequestQueue, mut scheduler: Box<dyn Scheduler>, nr_hctxs: u16) {
+    fn install(&self, q: &Queue, mut scheduler: Box<dyn Scheduler>, nr_hctxs: u16) {
         debug_assert!(nr_hctxs > 0 && scheduler.is_empty(), "a new scheduler is put in place for a hardware queue");
         scheduler.configure(Setting::MergeLimits(q.limits.merge_limits()));
         scheduler.configure(Setting::Rotational(q.limits.rotational));
@@ -33,7 +33,7 @@ impl Domains {
     ///
     /// # Errors
     /// The locking does not suit the scheduler. Nothing has changed then.
-    pub(crate) fn install(&self, q: &RequestQueue, scheduler: Option<Box<dyn Scheduler>>) -> Result<(), QueueError> {
+    pub(crate) fn install(&self, q: &Queue, scheduler: Option<Box<dyn Scheduler>>) -> Result<(), QueueError> {
         let per_hctx = scheduler.as_ref().and_then(|scheduler| scheduler.init_hctx());
         let is_split = per_hctx.is_some();
         check_locking(q.locking(), scheduler.as_deref().filter(|_| is_split))?;
@@ -67,7 +67,7 @@ impl Domains {
     }
 
     /// Sets the size of what depends on `nr_requests`. Called when nothing is in flight.
-    fn apply_nr_requests(&self, q: &RequestQueue, nr_requests: u32) {
+    fn apply_nr_requests(&self, q: &Queue, nr_requests: u32) {
         debug_assert!(NR_REQUESTS.check(nr_requests.into()).is_ok(), "nr_requests: {nr_requests} was checked");
         debug_assert!(q.hctxs.is_idle(), "nr_requests changes while nothing is in flight");
         let depth = u32::from(q.hctxs.depth());
@@ -95,7 +95,7 @@ impl Domains {
     }
 
     /// Changes `nr_requests`. Called when nothing is in flight.
-    pub(crate) fn set_nr_requests(&self, q: &RequestQueue, nr_requests: u32) -> Result<(), QueueError> {
+    pub(crate) fn set_nr_requests(&self, q: &Queue, nr_requests: u32) -> Result<(), QueueError> {
         if !q.settings.has_scheduler() {
             check_within_depth(nr_requests, q.hctxs.depth())?;
         }
@@ -108,7 +108,7 @@ impl Domains {
     ///
     /// # Errors
     /// There is nothing in which requests could wait, or the clock is a coarse one. Nothing has changed then.
-    pub(crate) fn set_wbt_lat_usec(&self, q: &RequestQueue, usec: i64) -> Result<(), QueueError> {
+    pub(crate) fn set_wbt_lat_usec(&self, q: &Queue, usec: i64) -> Result<(), QueueError> {
         if usec != 0 && (q.settings.is_split() || !q.settings.has_scheduler()) {
             return Err(QueueError::NoLimiter { scheduler: q.scheduler() });
         }
@@ -126,7 +126,7 @@ impl Domains {
     ///
     /// # Errors
     /// The locking does not suit the scheduler. Nothing has changed then.
-    pub(crate) fn set_locking(&self, q: &RequestQueue, locking: Locking) -> Result<(), QueueError> {
+    pub(crate) fn set_locking(&self, q: &Queue, locking: Locking) -> Result<(), QueueError> {
         if q.settings.is_split() {
             check_locking(locking, self.first().control().scheduler())?;
         }
@@ -135,14 +135,14 @@ impl Domains {
     }
 
     /// Lets requests pass the scheduler by while nothing waits, or stops it. Called when nothing is in flight.
-    pub(crate) fn set_bypass(&self, q: &RequestQueue, bypass: bool) {
+    pub(crate) fn set_bypass(&self, q: &Queue, bypass: bool) {
         q.settings.bypass.store(bypass, Ordering::Relaxed);
         self.reset_gates(q);
     }
 
     /// Gives each hardware queue a domain with a scheduler, unless it has one. `scheduler` is for the first hardware
     /// queue if that has none; the others follow that of the first.
-    fn install_each(&self, q: &RequestQueue, scheduler: Option<Box<dyn Scheduler>>) {
+    fn install_each(&self, q: &Queue, scheduler: Option<Box<dyn Scheduler>>) {
         self.make(q.hctxs.layout().len());
         let (highest, mut next) = (q.threads.highest(), scheduler);
         for domain in q.domains() {
@@ -160,7 +160,7 @@ impl Domains {
     }
 
     /// The number of hardware queues has changed. Called when nothing is in flight.
-    pub(in crate::queue) fn set_nr_hctxs(&self, q: &RequestQueue, nr_hctxs: u16) {
+    pub(in crate::queue) fn set_nr_hctxs(&self, q: &Queue, nr_hctxs: u16) {
         match q.whole_domain() {
             Some(domain) => domain.control().set_nr_hctxs(nr_hctxs.into()),
             None => {
@@ -173,13 +173,13 @@ impl Domains {
     }
 
     /// The value of a knob of the scheduler. `None` if it has no such knob.
-    pub(crate) fn knob(&self, q: &RequestQueue, name: &str) -> Option<i64> {
+    pub(crate) fn knob(&self, q: &Queue, name: &str) -> Option<i64> {
         let shared = q.pools().and_then(|pools| pools.with_throttle(|throttle| throttle.knob(name)));
         shared.or_else(|| q.domain(0).control().scheduler()?.knob(name))
     }
 
     /// The names of the scheduler's knobs. There are none without a scheduler.
-    pub(crate) fn knobs(&self, q: &RequestQueue) -> Vec<&'static str> {
+    pub(crate) fn knobs(&self, q: &Queue) -> Vec<&'static str> {
         let own = q.domain(0).control().scheduler().map_or(&[][..], |scheduler| scheduler.knobs());
         let shared = q.pools().map(|pools| pools.with_throttle(|throttle| throttle.knobs())).unwrap_or_default();
         shared.iter().chain(own).map(|knob| knob.name).collect()
@@ -189,7 +189,7 @@ impl Domains {
     ///
     /// # Errors
     /// There is no such knob, or the value is out of range. Nothing has changed then.
-    pub(crate) fn set_knob(&self, q: &RequestQueue, name: &str, value: i64) -> Result<(), KnobError> {
+    pub(crate) fn set_knob(&self, q: &Queue, name: &str, value: i64) -> Result<(), KnobError> {
         // No scheduler comes or goes meanwhile.
         let alone = q.control.lock();
         match q.pools().map(|pools| pools.with_throttle(|throttle| throttle.set_knob(name, value))) {
@@ -204,7 +204,7 @@ impl Domains {
     }
 
     /// Sets a knob of each scheduler. What the first one refuses, each refuses.
-    fn set_each(&self, q: &RequestQueue, name: &str, value: i64) -> Result<(), KnobError> {
+    fn set_each(&self, q: &Queue, name: &str, value: i64) -> Result<(), KnobError> {
         for domain in q.domains() {
             let mut hold = domain.control();
             hold.scheduler.as_mut().map_or(Err(KnobError::Unknown), |scheduler| scheduler.set_knob(name, value))?;
@@ -220,7 +220,7 @@ impl Domains {
     }
 
     /// For dumps.
-    pub(crate) fn show(&self, q: &RequestQueue, out: &mut dyn Write) -> fmt::Result {
+    pub(crate) fn show(&self, q: &Queue, out: &mut dyn Write) -> fmt::Result {
         for domain in q.domains() {
             let hold = domain.control();
             let Some(scheduler) = hold.scheduler() else { return writeln!(out, "no scheduler") };

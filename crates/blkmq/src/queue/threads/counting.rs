@@ -2,7 +2,7 @@
 
 use blkmq_sched::{Op, Time};
 
-use crate::queue::RequestQueue;
+use crate::queue::Queue;
 use crate::queue::accounting::{Count, Gauge, Group, Sums};
 use crate::queue::threads::ThreadState;
 use crate::request::{FlushStep, Request, StatClass};
@@ -40,7 +40,7 @@ impl StatClass {
 
 /// How a request of the queue that enters now is counted, as far as its sectors do not matter.
 #[inline]
-fn mark_now(q: &RequestQueue) -> StatClass {
+fn mark_now(q: &Queue) -> StatClass {
     let account = &q.account;
     match (q.settings.iostats.load(Ordering::Relaxed), account.gauge.shared().is_used() || account.ranges.any()) {
         (0, _) => StatClass::NONE,
@@ -50,12 +50,12 @@ fn mark_now(q: &RequestQueue) -> StatClass {
 }
 
 /// How one of the queue's own flushes that begins now is counted: as a flush, and never as in flight.
-pub(crate) fn mark_of_flush(q: &RequestQueue) -> StatClass {
+pub(crate) fn mark_of_flush(q: &Queue) -> StatClass {
     if mark_now(q).is_counted() { StatClass::PLAIN } else { StatClass::NONE }
 }
 
 /// The gauge and this thread's sums of a range.
-fn range<'q>(q: &'q RequestQueue, thread: &'q ThreadState, place: usize) -> (&'q Gauge, &'q Sums) {
+fn range<'q>(q: &'q Queue, thread: &'q ThreadState, place: usize) -> (&'q Gauge, &'q Sums) {
     let sums = thread.range_sums(place).expect("sums are made before a range has a place");
     (q.account.ranges.gauge(place), sums)
 }
@@ -67,7 +67,7 @@ fn range<'q>(q: &'q RequestQueue, thread: &'q ThreadState, place: usize) -> (&'q
 /// COST: per request a mark on its line and two looks at it; per batch the settings' line and a look at the clock's
 /// tick.
 pub(crate) struct StartBatch<'q> {
-    pub(crate) q: &'q RequestQueue,
+    pub(crate) q: &'q Queue,
     pub(crate) now: Time,
     pub(crate) thread: &'q ThreadState,
     /// How requests are counted now, if they are in no range.
@@ -77,7 +77,7 @@ pub(crate) struct StartBatch<'q> {
 impl<'q> StartBatch<'q> {
     /// Requests begin at `now`. Called before any other thread can see the first of them.
     #[inline]
-    pub(crate) fn new(q: &'q RequestQueue, thread: &'q ThreadState, now: Time) -> Self {
+    pub(crate) fn new(q: &'q Queue, thread: &'q ThreadState, now: Time) -> Self {
         let mark = mark_now(q);
         if mark.is_counted() {
             let gauge = &q.account.gauge;
@@ -167,7 +167,7 @@ impl<'q> StartBatch<'q> {
 #[repr(C)]
 pub(crate) struct EndBatch<'q> {
     requests: u64,
-    q: &'q RequestQueue,
+    q: &'q Queue,
     sectors: u64,
     thread: &'q ThreadState,
     /// The times of their submission, summed.
@@ -179,7 +179,7 @@ pub(crate) struct EndBatch<'q> {
 impl<'q> EndBatch<'q> {
     /// Requests end at `now`.
     #[inline]
-    pub(crate) fn new(q: &'q RequestQueue, thread: &'q ThreadState, now: Time) -> Self {
+    pub(crate) fn new(q: &'q Queue, thread: &'q ThreadState, now: Time) -> Self {
         Self { requests: 0, q, sectors: 0, thread, submitted: 0, now, op: Op::Read }
     }
 
@@ -259,7 +259,7 @@ impl ThreadState {
     /// A request that had begun, and was counted among those that entered, ends because it would have to wait. The
     /// request counts as if it had not begun.
     #[cold]
-    pub(crate) fn account_refuse(&self, q: &RequestQueue, rq: &mut Request<'_>) {
+    pub(crate) fn account_refuse(&self, q: &Queue, rq: &mut Request<'_>) {
         let mark = std::mem::replace(&mut rq.body_mut().mark, StatClass::NONE);
         if !mark.is_counted() {
             return;
@@ -273,7 +273,7 @@ impl ThreadState {
     }
 
     /// A request that had begun joins another one in the scheduler, after it has waited for its turn to be inserted.
-    pub(crate) fn account_merge(&self, q: &RequestQueue, absorbed: &Request<'_>) {
+    pub(crate) fn account_merge(&self, q: &Queue, absorbed: &Request<'_>) {
         let (mark, group) = (absorbed.body().mark, Group::of(absorbed.op()));
         if mark.is_counted() {
             self.account_end(q, mark, |sums| sums.merged(group, 1));
@@ -281,7 +281,7 @@ impl ThreadState {
     }
 
     /// A request with this mark is no request of its own any more: `add` adds that to the sums where it was counted.
-    fn account_end(&self, q: &RequestQueue, mark: StatClass, add: impl Fn(&Sums)) {
+    fn account_end(&self, q: &Queue, mark: StatClass, add: impl Fn(&Sums)) {
         debug_assert!(mark.is_counted(), "a request that was counted in is counted out");
         add(&self.sums);
         q.account.gauge.shared().end();
@@ -294,7 +294,7 @@ impl ThreadState {
 
     /// A request in the scheduler joins another one. If the absorbed request is the older one, the other also counts
     /// its time from then on.
-    pub(crate) fn account_join(&self, q: &RequestQueue, survivor: &Request<'_>, absorbed: &Request<'_>) {
+    pub(crate) fn account_join(&self, q: &Queue, survivor: &Request<'_>, absorbed: &Request<'_>) {
         self.account_merge(q, absorbed);
         let group = Group::of(absorbed.op());
         let (survivor, absorbed) = (survivor.body(), absorbed.body());

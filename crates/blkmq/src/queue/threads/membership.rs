@@ -5,7 +5,7 @@ use blkmq_sched::ClientId;
 use super::ThreadTable;
 #[cfg(feature = "eventfd")]
 use crate::driver::Cause;
-use crate::queue::RequestQueue;
+use crate::queue::Queue;
 use crate::queue::error::QueueError;
 use crate::request::client::Client;
 use blkmq_sync::peek;
@@ -13,7 +13,7 @@ use blkmq_sync::peek;
 impl ThreadTable {
     /// Registers a thread. A thread that submits also registers its client, and has slots from then on. A thread
     /// without a client drives the queue for others.
-    pub(crate) fn join(&self, q: &RequestQueue, client: Option<&Client>) -> Result<(u16, ClientId), QueueError> {
+    pub(crate) fn join(&self, q: &Queue, client: Option<&Client>) -> Result<(u16, ClientId), QueueError> {
         let _control = q.control.lock();
         let thread = self.take_place().ok_or(QueueError::TooManySubmitters)?;
         let client = self.enter(q, thread, client).inspect_err(|_| self.free_place(thread))?;
@@ -21,7 +21,7 @@ impl ThreadTable {
     }
 
     /// Prepares a place that was just taken.
-    fn enter(&self, q: &RequestQueue, number: u16, client: Option<&Client>) -> Result<ClientId, QueueError> {
+    fn enter(&self, q: &Queue, number: u16, client: Option<&Client>) -> Result<ClientId, QueueError> {
         let (thread, nr_owners) = (self.get(number), q.hctxs.layout().nr_owners());
         if q.is_owned && number > nr_owners {
             return Err(QueueError::NoHardwareQueue(nr_owners));
@@ -47,7 +47,7 @@ impl ThreadTable {
     }
 
     /// Ends a thread's membership, and its service for a client if it had one. The thread has nothing outstanding.
-    pub(crate) fn leave(&self, q: &RequestQueue, thread: u16, client: Option<ClientId>) {
+    pub(crate) fn leave(&self, q: &Queue, thread: u16, client: Option<ClientId>) {
         debug_assert!(
             peek(|| {
                 let thread = self.get(thread);

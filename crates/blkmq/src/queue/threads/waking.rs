@@ -5,7 +5,7 @@
 
 use super::ThreadTable;
 use crate::queue::accounting::WakeCause;
-use crate::queue::{CONTROL, RequestQueue};
+use crate::queue::{CONTROL, Queue};
 
 impl ThreadTable {
     fn rouse_all(&self, thread: u16, cause: WakeCause) {
@@ -51,7 +51,7 @@ impl ThreadTable {
     }
 }
 
-impl RequestQueue {
+impl Queue {
     /// Wakes every thread that sleeps, so that it looks again. Called by `thread`, which has made visible
     /// what the sleepers are to see.
     ///

@@ -2,7 +2,7 @@
 
 use super::hctx::HwCtx;
 use super::layout::{HctxType, Layout};
-use crate::queue::RequestQueue;
+use crate::queue::Queue;
 use crate::request::{Location, Request, RqList, Slots};
 use blkmq_sync::{Line, Mutex};
 
@@ -23,7 +23,7 @@ impl SwCtx {
     ///
     /// COST: not inlined, since most requests find a tag and wait nowhere.
     #[inline(never)]
-    pub(crate) fn put(&self, q: &RequestQueue, thread: u16, index: u16, list: &mut RqList) {
+    pub(crate) fn put(&self, q: &Queue, thread: u16, index: u16, list: &mut RqList) {
         debug_assert!(thread > 0, "the queue itself, number 0, has no software queue");
         debug_assert!(!list.is_empty(), "a software queue is marked only if it holds something");
         let kind = q.hctxs.layout().kind_of(index);
@@ -56,7 +56,7 @@ impl SwCtx {
 impl HwCtx {
     /// Takes the oldest request for this hardware queue, which has the number `index` in `layout`, out of the software
     /// queue whose turn it is. `None`: other threads were faster.
-    pub(crate) fn take_from_ctx<'q>(&self, q: &'q RequestQueue, index: u16, layout: Layout) -> Option<Request<'q>> {
+    pub(crate) fn take_from_ctx<'q>(&self, q: &'q Queue, index: u16, layout: Layout) -> Option<Request<'q>> {
         let thread = self.next_ctx()?;
         q.threads.get(thread).ctx.take(&q.slots, layout.kind_of(index), || self.unmark_ctx(thread))
     }

@@ -14,7 +14,7 @@
 
 use blkmq_sched::{Op, Time};
 
-use crate::queue::RequestQueue;
+use crate::queue::Queue;
 use crate::request::bio::Flags;
 use crate::request::limits::Limits;
 use crate::request::{Body, FLUSH_POOL, FlushStep, Location, Request, RqList, SlotIndex, Slots};
@@ -68,13 +68,13 @@ pub(crate) struct Steps {
 
 impl Steps {
     /// Takes a request with its first step into the flush machine of its hardware queue.
-    pub(crate) fn begin(q: &RequestQueue, rq: Request<'_>, now: Time) -> Self {
+    pub(crate) fn begin(q: &Queue, rq: Request<'_>, now: Time) -> Self {
         let hctx = rq.hctx();
         q.hctxs.get(hctx).flush().lock().insert(&q.slots, hctx, rq, now)
     }
 
     /// Called when a step of the flush machine has completed; its status is in the request.
-    pub(crate) fn complete(q: &RequestQueue, rq: Request<'_>, now: Time) -> Self {
+    pub(crate) fn complete(q: &Queue, rq: Request<'_>, now: Time) -> Self {
         let hctx = rq.hctx();
         q.hctxs.get(hctx).flush().lock().complete(&q.slots, hctx, rq, now)
     }

@@ -13,7 +13,7 @@ use super::watchdog::Watchdog;
 use super::worker::{Counts, Load, Worker};
 
 /// Begins a change of a random kind.
-pub(crate) fn begin(q: &Arc<RequestQueue>, random: &mut Random) -> Change {
+pub(crate) fn begin(q: &RequestQueue, random: &mut Random) -> Change {
     match random.below(6) {
         4 => q.change_knob("locking", random.pick(&Locking::ALL).name()),
         5 => q.change_knob("bypass", if random.one_in(2) { "1" } else { "0" }),
@@ -50,7 +50,7 @@ pub(crate) fn topology(random: &mut Random) -> Topology {
 
 /// Makes a change from a thread without a submitter. Without a scheduler `nr_requests` ends at the depth, and with
 /// kyber the locking is not `staged`.
-pub(crate) fn change(q: &Arc<RequestQueue>, random: &mut Random) {
+pub(crate) fn change(q: &RequestQueue, random: &mut Random) {
     match begin(q, random).wait() {
         Ok(()) => {}
         Err(QueueError::AboveDepth { nr_requests, depth }) => assert!(nr_requests > u32::from(depth)),
@@ -62,7 +62,7 @@ pub(crate) fn change(q: &Arc<RequestQueue>, random: &mut Random) {
 }
 
 /// Freezes, and checks that the queue is drained: every tag is back, and everything that entered has completed.
-pub(crate) fn freeze(q: &Arc<RequestQueue>, random: &mut Random) {
+pub(crate) fn freeze(q: &RequestQueue, random: &mut Random) {
     let mut freeze = q.freeze();
     if random.one_in(4) {
         // The freeze ends before the queue has drained.
@@ -75,7 +75,7 @@ pub(crate) fn freeze(q: &Arc<RequestQueue>, random: &mut Random) {
 }
 
 /// Quiesces, and checks that the driver gets nothing.
-pub(crate) fn quiesce(q: &Arc<RequestQueue>, random: &mut Random) {
+pub(crate) fn quiesce(q: &RequestQueue, random: &mut Random) {
     let quiesce = q.quiesce();
     let issued = q.stats().issued;
     pause(random);
@@ -84,7 +84,7 @@ pub(crate) fn quiesce(q: &Arc<RequestQueue>, random: &mut Random) {
 }
 
 /// Switches the statistics, or sets a knob of the present scheduler, if there is one.
-pub(crate) fn set_knob(q: &Arc<RequestQueue>, random: &mut Random) {
+pub(crate) fn set_knob(q: &RequestQueue, random: &mut Random) {
     if random.one_in(2) {
         let value = if random.one_in(2) { "0" } else { "1" };
         return q.set_knob("iostats", value).expect("the knob is there");
@@ -126,7 +126,7 @@ pub(crate) fn pause(random: &mut Random) {
 }
 
 /// One random control operation.
-pub(crate) fn disturb(q: &Arc<RequestQueue>, random: &mut Random) {
+pub(crate) fn disturb(q: &RequestQueue, random: &mut Random) {
     match random.below(8) {
         0 | 1 => change(q, random),
         2 => freeze(q, random),
@@ -147,13 +147,13 @@ pub(crate) fn disturb(q: &Arc<RequestQueue>, random: &mut Random) {
 }
 
 /// How a run is disturbed.
-pub(crate) type Disturb = fn(&Arc<RequestQueue>, &mut Random);
+pub(crate) type Disturb = fn(&RequestQueue, &mut Random);
 
 impl Load {
     /// Submitters of a usual mixture on a device without data or faults.
-    pub(crate) fn new(q: &Arc<RequestQueue>, operations: u64) -> Self {
+    pub(crate) fn new(q: &RequestQueue, operations: u64) -> Self {
         Self {
-            q: Arc::clone(q),
+            q: q.clone(),
             nr_threads: 8,
             budget: AtomicU64::new(operations),
             has_data: false,

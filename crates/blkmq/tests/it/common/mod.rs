@@ -9,19 +9,17 @@ pub(crate) mod watchdog;
 pub(crate) mod ways;
 pub(crate) mod worker;
 
-use std::sync::Arc;
-
 use blkmq::driver::spec;
 use blkmq::{RequestQueue, Stats};
 
 /// A queue in front of the device that `spec` describes. Nothing times out, so no timeout scan repairs a lost wake-up
 /// half a minute later.
-pub(crate) fn queue(device: &str, scheduler: &str) -> Arc<RequestQueue> {
+pub(crate) fn queue(device: &str, scheduler: &str) -> RequestQueue {
     queue_with(device, scheduler, 256, u32::MAX)
 }
 
 /// As [`queue`], with `slots` slots per submitter, and a bound on how long the driver may take.
-pub(crate) fn queue_with(device: &str, scheduler: &str, slots: u16, io_timeout_ms: u32) -> Arc<RequestQueue> {
+pub(crate) fn queue_with(device: &str, scheduler: &str, slots: u16, io_timeout_ms: u32) -> RequestQueue {
     let driver = spec::open(device).unwrap_or_else(|error| panic!("{device}: {error}"));
     let builder = RequestQueue::builder(driver).scheduler(scheduler).slots(slots).io_timeout_ms(io_timeout_ms);
     builder.build().unwrap_or_else(|error| panic!("{device}: {error}"))

@@ -1,7 +1,5 @@
 //! Rounds that find lost wake-ups. Each round has one event that lets all threads go on, and the next round begins when
 //! all have. Under a steady load the next event would repair what an earlier one missed; here there is no next event.
-
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use blkmq::{Client, RequestQueue, Submitter};
@@ -12,11 +10,11 @@ use super::watchdog::Watchdog;
 /// In each round `close` makes a guard, and every thread submits by `submit` and sleeps until all is done. Meanwhile,
 /// at some moment, the guard is dropped.
 pub(crate) fn rounds<G>(
-    q: &Arc<RequestQueue>,
+    q: &RequestQueue,
     nr_threads: u64,
     nr_rounds: u64,
     random: &mut Random,
-    close: impl Fn(&Arc<RequestQueue>) -> G,
+    close: impl Fn(&RequestQueue) -> G,
     submit: impl Fn(u64, &mut Submitter) + Sync,
 ) {
     let watchdog = Watchdog::new(q);

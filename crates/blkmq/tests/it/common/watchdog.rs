@@ -19,7 +19,7 @@ pub(crate) struct Watchdog {
 
 #[derive(Debug)]
 struct Shared {
-    q: Arc<RequestQueue>,
+    q: RequestQueue,
     progress: AtomicU64,
     is_over: AtomicBool,
     /// What each thread says it is doing.
@@ -44,9 +44,9 @@ impl Progress {
 }
 
 impl Watchdog {
-    pub(crate) fn new(q: &Arc<RequestQueue>) -> Self {
+    pub(crate) fn new(q: &RequestQueue) -> Self {
         let shared = Arc::new(Shared {
-            q: Arc::clone(q),
+            q: q.clone(),
             progress: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
             doing: Mutex::new(Vec::new()),

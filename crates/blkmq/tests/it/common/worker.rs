@@ -15,7 +15,7 @@ use super::watchdog::Progress;
 /// What all submitters of a run share.
 #[derive(Debug)]
 pub(crate) struct Load {
-    pub(crate) q: Arc<RequestQueue>,
+    pub(crate) q: RequestQueue,
     pub(crate) nr_threads: u64,
     /// How many operations are still to be submitted, by any submitter.
     pub(crate) budget: AtomicU64,
@@ -334,7 +334,7 @@ impl Worker {
     /// Changes the queue as a thread with outstanding operations of its own must: it goes on polling meanwhile.
     fn change(&mut self) {
         self.progress.doing("change");
-        let q = Arc::clone(&self.load.q);
+        let q = self.load.q.clone();
         let mut change = control::begin(&q, &mut self.random);
         while change.poll().is_none() {
             self.submitter.poll();

@@ -2,8 +2,6 @@
 //! passes on each operation by itself.
 #![allow(dead_code, reason = "each test uses some of it")]
 
-use std::sync::Arc;
-
 use blkmq::driver::spec;
 use blkmq::{Bio, Buffer, Builder, Client, Clock, RequestQueue, Submitter, Time, VirtualClock};
 
@@ -20,7 +18,7 @@ pub(crate) struct Job {
 }
 
 pub(crate) struct Rig {
-    pub(crate) q: Arc<RequestQueue>,
+    pub(crate) q: RequestQueue,
     clock: VirtualClock,
     /// Nanoseconds between two looks at the queue, at least.
     pub(crate) tick: u64,

@@ -94,7 +94,7 @@ impl Driver for Recording {
 }
 
 struct Rig {
-    q: Arc<RequestQueue>,
+    q: RequestQueue,
     device: Arc<Recording>,
     submitters: Vec<Submitter>,
     steps: Arc<Mutex<Vec<Step>>>,
@@ -124,7 +124,7 @@ impl Rig {
 
     /// The submitters leave reads with a combiner that does nothing for them and gives up.
     fn leave(&mut self, plugs: impl IntoIterator<Item = (usize, Range<u64>)>) {
-        let q = Arc::clone(&self.q);
+        let q = Arc::clone(&self.q.0);
         let staging = &q.domain(0).staging;
         assert!(staging.try_hold().expect("no thread is at the scheduler").is_empty(), "nothing is left yet");
         plugs.into_iter().for_each(|(submitter, places)| self.submit(submitter, places));

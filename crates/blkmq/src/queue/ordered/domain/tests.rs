@@ -39,7 +39,7 @@ fn who_finds_the_lock_taken_counts_the_wait() {
         .build()
         .unwrap();
     let mut submitter = q.submitter(&Client::new("waiter")).unwrap();
-    let held = q.domains.whole.control();
+    let held = q.0.domains.whole.control();
     thread::scope(|scope| {
         let submitting = scope.spawn(move || {
             submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
@@ -80,12 +80,12 @@ fn tags_for_requests_that_have_gone_come_back() {
     let quiesce = q.quiesce();
     submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
     submitter.flush_plug();
-    assert_eq!(q.domains.whole.nr_waiting(), 1);
+    assert_eq!(q.0.domains.whole.nr_waiting(), 1);
     // What a thread sees that read the count before other threads took five of six.
-    q.domains.whole.set_nr_waiting(6);
+    q.0.domains.whole.set_nr_waiting(6);
     drop(quiesce);
     reap_all(&mut submitter);
-    assert_eq!((q.stats().issued, q.hctxs.get(0).tags.weight()), (1, 0));
+    assert_eq!((q.stats().issued, q.0.hctxs.get(0).tags.weight()), (1, 0));
 }
 
 static WAITS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];

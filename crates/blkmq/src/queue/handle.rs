@@ -1,0 +1,192 @@
+//! The handle by which a program has a queue.
+
+use std::sync::Weak;
+
+use super::Queue;
+use super::accounting::{SectorRange, Stat, Stats};
+use super::builder::Builder;
+use super::error::QueueError;
+use super::locking::Locking;
+use super::ordered::limiter::LimiterInfo;
+use super::tenants::Tenants;
+use crate::driver::Driver;
+use crate::request::buffer::{Arena, Buffer};
+use crate::request::clock::Clock;
+use crate::request::limits::Limits;
+use blkmq_sync::atomic::Ordering;
+use blkmq_sync::{Arc, placed};
+
+/// A device with its software queues, hardware queues, tags and scheduler.
+///
+/// This is a handle: a clone costs what one of an `Arc` costs, and refers to the same queue. The queue lives as long as
+/// any handle or [`Submitter`](crate::Submitter) of it. Each thread submits through a submitter of its own; every other
+/// method may be called from any thread.
+#[derive(Debug, Clone)]
+pub struct RequestQueue(pub(crate) Arc<Queue>);
+
+/// A handle that does not keep its queue alive: see [`RequestQueue::downgrade`].
+#[derive(Debug, Clone)]
+pub struct WeakRequestQueue(Weak<Queue>);
+
+impl WeakRequestQueue {
+    /// The queue, if any handle or submitter still keeps it alive.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<RequestQueue> {
+        self.0.upgrade().map(RequestQueue)
+    }
+}
+
+impl RequestQueue {
+    /// Starts building a queue in front of a device.
+    #[must_use]
+    pub fn builder(driver: Arc<dyn Driver>) -> Builder {
+        Builder::new(driver)
+    }
+
+    /// A handle that does not keep the queue alive.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakRequestQueue {
+        WeakRequestQueue(Arc::downgrade(&self.0))
+    }
+
+    /// Whether both are handles of one queue.
+    #[must_use]
+    pub fn same_queue(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The clients that submitters serve, and the groups that they are in.
+    #[must_use]
+    pub fn tenants(&self) -> Tenants<'_> {
+        self.0.tenants()
+    }
+
+    /// `count` zeroed buffers of `len` bytes for operations that come again and again. The device may prepare their
+    /// memory for itself, once instead of for each operation. Otherwise the buffers are like any other buffers. The
+    /// buffers may be used with other queues too, and may outlive this queue. The memory of all of them is freed
+    /// together, with the last of them.
+    ///
+    /// # Panics
+    /// If they exceed half the address space.
+    #[must_use]
+    pub fn register_buffers(&self, count: usize, len: usize) -> Vec<Buffer> {
+        if count == 0 || len == 0 {
+            return (0..count).map(|_| Buffer::zeroed(0)).collect();
+        }
+        Arena::buffers(count, len, |arena| self.0.driver.register(arena))
+    }
+
+    /// What the device accepts, as far as the queue knows. [`revalidate`](Self::revalidate) asks for the capacity
+    /// again.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.0.limits()
+    }
+
+    /// Asks the device for its capacity again: files and volumes can be made larger while they are used. From then on
+    /// operations may reach as far as the new end. Returns the capacity in sectors.
+    ///
+    /// # Errors
+    /// The device has become smaller. The queue goes on as it was, and operations behind the device's end fail there.
+    pub fn revalidate(&self) -> Result<u64, QueueError> {
+        // The device is asked without a lock, because it may take its time to answer. If two threads ask, the larger
+        // answer is right.
+        let found = self.0.driver.limits().capacity_sectors;
+        let known = placed("queue.capacity", &self.0.capacity).fetch_max(found, Ordering::Relaxed);
+        if found < known {
+            return Err(QueueError::Shrunk { known, found });
+        }
+        Ok(found)
+    }
+
+    /// The device.
+    #[inline]
+    #[must_use]
+    pub fn driver(&self) -> &Arc<dyn Driver> {
+        self.0.driver()
+    }
+
+    /// The queue's clock.
+    #[inline]
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        self.0.clock()
+    }
+
+    /// What was counted so far, summed over all threads. Sums taken while I/O runs may miss what is just being counted.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats::default();
+        for (_, thread) in self.0.threads.iter() {
+            stats += thread.counters.stats();
+        }
+        stats.gate = self.0.account.gate.counts(|| self.0.clock.now());
+        stats
+    }
+
+    /// The statistics of the whole queue, requests of the ranges included.
+    #[must_use]
+    pub fn stat(&self) -> Stat {
+        // The time is read first: a request that is found in flight after that was in flight at that time, or has ended
+        // and counted its time.
+        let (now, gauge) = (self.0.clock.now(), &self.0.account.gauge);
+        let all = self.0.threads.iter().map(|(_, thread)| &thread.sums);
+        gauge.stat(now, self.0.threads.nr_queued(gauge), self.0.settings.has_iostats(), all)
+    }
+
+    /// The ranges, in the order of their sectors, with their statistics.
+    #[must_use]
+    pub fn range_stats(&self) -> Vec<(SectorRange, Stat)> {
+        let (now, ranges) = (self.0.clock.now(), &self.0.account.ranges);
+        let stat = |(range, place)| {
+            let gauge = ranges.gauge(place);
+            let (nr_queued, is_on) = (self.0.threads.nr_queued_in(place, gauge), self.0.settings.has_iostats());
+            (range, gauge.stat(now, nr_queued, is_on, self.0.threads.range_sums(place)))
+        };
+        ranges.by_sector().into_iter().map(stat).collect()
+    }
+
+    /// The locking around the scheduler.
+    #[inline]
+    #[must_use]
+    pub fn locking(&self) -> Locking {
+        self.0.locking()
+    }
+
+    /// Whether requests may pass the scheduler by while nothing waits.
+    #[must_use]
+    pub fn has_bypass(&self) -> bool {
+        self.0.settings.has_bypass()
+    }
+
+    /// The scheduler's name, or `none`.
+    #[must_use]
+    pub fn scheduler(&self) -> &'static str {
+        self.0.scheduler()
+    }
+
+    /// What the limiter has found, and what it does. `None` if the queue has no limiter: the knob `wbt_lat_usec` is 0,
+    /// or the scheduler is none or orders each hardware queue by itself.
+    #[must_use]
+    pub fn limiter(&self) -> Option<LimiterInfo> {
+        self.0.whole_domain()?.control().limiter_info(&self.0)
+    }
+
+    /// Reads, and requests other than reads, that the driver has just now, as the kernel's file `inflight` shows them.
+    /// This looks at every tag that is out. Requests that have a tag and are on their way to the driver are in
+    /// [`in_flight`](Self::in_flight) too. Requests that only wait in the queue are in [`Stat::in_flight`] alone.
+    #[must_use]
+    pub fn inflight(&self) -> [u32; 2] {
+        let mut inflight = [0; 2];
+        self.0.hctxs.for_each_with_driver(&self.0.slots, |_, is_read| inflight[usize::from(!is_read)] += 1);
+        inflight
+    }
+
+    /// Requests that the driver has, or is about to get: the tags that are out. Exact while no thread takes tags;
+    /// otherwise it may count some tags that are just being made free again. [`inflight`](Self::inflight) counts only
+    /// what the driver has, and [`Stat::in_flight`](crate::Stat::in_flight) also what waits.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.0.hctxs.iter().map(|(_, hctx)| hctx.tags.weight()).sum()
+    }
+}
