@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use blkmq::limits::SECTOR_SIZE;
-use blkmq::{Bio, Buffer, Buffers, Flags, Op, RejectReason, RequestQueue, Status, Submitter, Time};
+use blkmq::{Bio, Buffer, Buffers, Flags, Op, RequestQueue, Status, Submitter, Time};
 
 use self::failures::{Failures, note_failure};
 pub use self::payload::Piece;
@@ -339,15 +339,15 @@ impl<F: Copy + Default> Session<F> {
             if self.waiting.is_empty() {
                 break;
             }
-            let (taken, rejected) = submitter.submit_batch(&mut self.waiting);
-            has_taken |= taken > 0;
-            match (rejected, self.waiting.pop_front()) {
-                (Some(RejectReason::Bad(status)), Some(bio)) => self.settle(bio, status),
-                (_, Some(bio)) => {
-                    self.waiting.push_front(bio);
+            match submitter.submit_batch(&mut self.waiting) {
+                Ok(taken) => {
+                    has_taken |= taken > 0;
                     break;
                 }
-                (_, None) => break,
+                Err(rejected) => {
+                    has_taken |= rejected.taken > 0;
+                    self.settle(rejected.bio, rejected.status);
+                }
             }
         }
         has_taken

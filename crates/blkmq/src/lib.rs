@@ -60,8 +60,8 @@ pub use request::client::{Client, DEFAULT_WEIGHT};
 pub use request::clock::{Clock, VirtualClock};
 pub use request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES};
 pub use request::{
-    Completion, Failed, RejectReason, Rejected, RqId, Shown, Status, bio, buffer, client, clock, is_hidden, limits,
-    pages,
+    Completion, Failed, RejectReason, Rejected, RejectedBatch, RqId, Shown, Status, bio, buffer, client, clock,
+    is_hidden, limits, pages,
 };
 pub use submit::{Submitter, blocking, future};
 
@@ -75,6 +75,7 @@ const _: fn() = || {
     is_error::<TenantError>();
     is_error::<driver::TopologyError>();
     is_error::<Rejected>();
+    is_error::<RejectedBatch>();
     is_error::<Failed>();
     is_error::<Status>();
     is_error::<driver::spec::SpecError>();

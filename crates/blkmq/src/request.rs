@@ -38,7 +38,7 @@ mod token;
 
 pub use blkmq_sched::RqId;
 pub use borrowed::BorrowedRequest;
-pub use completion::{Completion, Failed, RejectReason, Rejected};
+pub use completion::{Completion, Failed, RejectReason, Rejected, RejectedBatch};
 pub use name::{Shown, is_hidden};
 pub use status::Status;
 pub use token::Request;

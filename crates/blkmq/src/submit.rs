@@ -15,6 +15,7 @@ mod waiting;
 mod wakers;
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -26,7 +27,7 @@ use crate::queue::{Queue, QueueError, RequestQueue, Served, ThreadState};
 use crate::request::bio::Bio;
 use crate::request::client::Client;
 use crate::request::limits::Limits;
-use crate::request::{Location, RejectReason, Rejected, RqId, RqList, Status};
+use crate::request::{Location, RejectReason, Rejected, RejectedBatch, RqId, RqList, Status};
 use crate::submit::reap::Outstanding;
 use crate::submit::split::UnsplitLimits;
 use blkmq_sync::grace::Activity;
@@ -189,12 +190,16 @@ impl Submitter {
         Ok(id)
     }
 
-    /// Takes operations from the front of `bios` until one is rejected or none is left, and passes the plug on. Returns
-    /// how many it took, and the reason if one was rejected. A rejected operation stays at the front of `bios`.
+    /// Takes operations from the front of `bios` until no slot is free or none is left, and passes the plug on. Returns
+    /// how many it took. The others stay in `bios`: reap completions and submit them again.
+    ///
+    /// # Errors
+    /// An operation can never succeed. The error has it, and the number of operations in front of it, which were taken.
+    /// Those behind it stay in `bios`.
     ///
     /// COST: the clock is read once when the batch begins, unless a plug was begun before, and again after each full
     /// plug.
-    pub fn submit_batch(&mut self, bios: &mut std::collections::VecDeque<Bio>) -> (usize, Option<RejectReason>) {
+    pub fn submit_batch(&mut self, bios: &mut VecDeque<Bio>) -> Result<usize, RejectedBatch> {
         let mut taken = 0;
         let mut rejected = None;
         // Whether the plug was begun in this batch, so that the plug's time is the time of this batch.
@@ -206,8 +211,9 @@ impl Submitter {
             } else {
                 match self.accept_any(bio) {
                     Ok(nr_parts) => _ = bios.pop_front().map(|bio| self.plug_parts(bio, nr_parts)),
-                    Err(reason) => {
-                        rejected = Some(reason);
+                    Err(RejectReason::Full) => break,
+                    Err(RejectReason::Bad(status)) => {
+                        rejected = bios.pop_front().map(|bio| RejectedBatch { taken, bio, status });
                         break;
                     }
                 }
@@ -219,7 +225,7 @@ impl Submitter {
             }
         }
         self.flush_plug_or_batch(is_fresh);
-        (taken, rejected)
+        rejected.map_or(Ok(taken), Err)
     }
 
     /// Passes on what is in the plug. Requests that come while the queue is frozen stay in the plug, and are tried

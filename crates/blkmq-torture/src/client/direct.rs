@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use blkmq_vcpu::Random;
-use blkmq_virtual::{RejectReason, Rejected, Submitter};
+use blkmq_virtual::{RejectReason, Rejected, RejectedBatch, Submitter};
 
 use super::Client;
 use crate::pace::magnitude;
@@ -109,11 +109,15 @@ fn batch(client: &mut Client, submitter: &mut Submitter, nr_operations: u64) {
         bios.push_back(bio);
     }
     while !bios.is_empty() {
-        let (taken, rejected) = submitter.submit_batch(&mut bios);
+        let (taken, rejected) = match submitter.submit_batch(&mut bios) {
+            Ok(taken) => (taken, bios.pop_front().map(|bio| Rejected { bio, reason: RejectReason::Full })),
+            Err(RejectedBatch { taken, bio, status, .. }) => {
+                (taken, Some(Rejected { bio, reason: RejectReason::Bad(status) }))
+            }
+        };
         bad.drain(..taken).for_each(|(number, is_bad)| client.took(number, None, is_bad));
-        let rejected = rejected.zip(bios.pop_front()).zip(bad.pop_front());
-        if let Some(((reason, bio), (_, is_bad))) = rejected {
-            client.refused(Rejected { bio, reason }, is_bad);
+        if let Some((rejected, (_, is_bad))) = rejected.zip(bad.pop_front()) {
+            client.refused(rejected, is_bad);
         }
     }
 }

@@ -26,6 +26,21 @@ pub enum RejectReason {
     Bad(Status),
 }
 
+/// A batch that ended at an operation which can never succeed: the error of
+/// [`submit_batch`](crate::Submitter::submit_batch).
+#[derive(Debug, thiserror::Error)]
+#[error("the batch ended after {taken} operations")]
+#[non_exhaustive]
+pub struct RejectedBatch {
+    /// How many operations in front of it were taken.
+    pub taken: usize,
+    /// The operation, as it was handed in.
+    pub bio: Bio,
+    /// Why it can never succeed.
+    #[source]
+    pub status: Status,
+}
+
 /// An operation that is over.
 ///
 /// # Times

@@ -26,7 +26,7 @@ fn allocated_in(submitter: &mut Submitter, bios: &mut VecDeque<Bio>, entry: Entr
     let mut back = VecDeque::with_capacity(expected);
     let before = allocations();
     match entry {
-        Entry::Batch => assert_eq!(submitter.submit_batch(bios), (expected, None)),
+        Entry::Batch => assert_eq!(submitter.submit_batch(bios).expect("the operations are good"), expected),
         Entry::OneByOne | Entry::FlushedEach => {
             while let Some(bio) = bios.pop_front() {
                 assert!(submitter.submit(bio).is_ok());

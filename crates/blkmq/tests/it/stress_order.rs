@@ -173,7 +173,7 @@ fn work(q: &RequestQueue, thread: u64, operations: u64) {
                 break;
             }
         }
-        submitter.submit_batch(&mut bios);
+        submitter.submit_batch(&mut bios).expect("the reads are good");
         submitter.poll();
         reaped += submitter.reap_all(|completion| assert!(completion.status.is_ok())) as u64;
     }

@@ -85,12 +85,12 @@ fn a_batch_is_issued_when_it_was_begun_unless_it_was_held_up() {
     let mut submitter = q.submitter(&Client::new("test")).unwrap();
     let mut batch = std::collections::VecDeque::from([write(0, 1), write(100, 1)]);
     clock.advance(SECOND);
-    assert_eq!(submitter.submit_batch(&mut batch), (2, None));
+    assert_eq!(submitter.submit_batch(&mut batch).unwrap(), 2);
     assert_eq!(times(&reap(&mut submitter)), [(1, 1), (1, 1)]);
     submitter.submit(write(0, 1)).unwrap();
     clock.advance(SECOND);
     batch.push_back(write(100, 1));
-    assert_eq!(submitter.submit_batch(&mut batch), (1, None));
+    assert_eq!(submitter.submit_batch(&mut batch).unwrap(), 1);
     assert_eq!(times(&reap(&mut submitter)), [(1, 2), (1, 2)]);
     submitter.submit(write(0, 1)).unwrap();
     clock.advance(SECOND);
