@@ -89,7 +89,7 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     }
     let mut answered = 0;
     while submitter.nr_outstanding() > 0 {
-        submitter.wait();
+        submitter.wait(1, None);
         answered += submitter.reap_all(|done| {
             let data: usize = done.bio.buffers.iter().map(|buffer| buffer.len()).sum();
             assert!(data == 0 || data == block, "what was handed in comes back");

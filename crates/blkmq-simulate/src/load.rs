@@ -355,9 +355,8 @@ impl Paced for Worker<'_> {
     fn wait(&mut self, for_all: bool) {
         let until = Time(time::now() + LONGEST_NS);
         let submitter = &mut self.submitter;
-        tally::in_wait(|| {
-            _ = if for_all { submitter.wait_until_last(until) } else { submitter.wait_until(until) };
-        });
+        let min = if for_all { usize::MAX } else { 1 };
+        tally::in_wait(|| _ = submitter.wait(min, Some(until)));
     }
 
     fn is_over(&self) -> bool {

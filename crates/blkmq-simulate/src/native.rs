@@ -158,7 +158,7 @@ impl Paced for Worker<'_> {
 
     fn wait(&mut self, for_all: bool) {
         let until = self.submitter.queue().clock().now().after(LONGEST_NS);
-        _ = if for_all { self.submitter.wait_until_last(until) } else { self.submitter.wait_until(until) };
+        self.submitter.wait(if for_all { usize::MAX } else { 1 }, Some(until));
     }
 
     fn is_over(&self) -> bool {

@@ -279,7 +279,7 @@ impl Client {
 
     fn drain(&mut self, submitter: &mut Submitter) {
         while submitter.nr_outstanding() > 0 {
-            self.sleeps(|| submitter.wait());
+            self.sleeps(|| submitter.wait(1, None));
             submitter.reap_all(|completion| self.over(completion));
         }
     }

@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let q = RequestQueue::builder(Arc::new(Disk::new(2048))).build()?;
     let mut submitter = q.submitter(&Client::new("example"))?;
     submitter.submit(Bio::write(8, Buffer::from(&[7; 4096][..])))?;
-    submitter.wait();
+    submitter.wait(1, None);
     println!("{:?}", submitter.reap().expect("the write is over").into_result()?);
     Ok(())
 }

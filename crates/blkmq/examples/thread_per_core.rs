@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                         submitter.submit(Bio::read(next, Buffer::zeroed(4096))).expect("there are more slots");
                         next += 64;
                     }
-                    submitter.wait();
+                    submitter.wait(1, None);
                     while let Some(completion) = submitter.reap() {
                         assert!(completion.status.is_ok());
                         done += 1;

@@ -146,6 +146,12 @@ impl Dispatcher {
         !self.completed.is_empty()
     }
 
+    /// How many [`completed`](Self::completed) operations there are. A part of an operation that was split counts as one.
+    #[inline]
+    pub(crate) const fn nr_completed(&self) -> usize {
+        self.completed.len()
+    }
+
     /// The queue was quiesced when this thread looked last, so it left things undone.
     #[inline]
     pub(crate) const fn saw_quiesced(&self) -> bool {

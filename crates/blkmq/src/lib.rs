@@ -16,7 +16,7 @@
 //! let q = RequestQueue::builder(device).scheduler("mq-deadline").build()?;
 //! let mut submitter = q.submitter(&Client::new("me"))?;
 //! submitter.submit(Bio::read(0, Buffer::zeroed(4096)))?;
-//! submitter.wait();
+//! submitter.wait(1, None);
 //! while let Some(done) = submitter.reap() {
 //!     assert!(done.status.is_ok());
 //! }
@@ -63,7 +63,7 @@ pub use request::{
     Completion, Failed, RejectReason, Rejected, RejectedBatch, RqId, Shown, Status, bio, buffer, client, clock,
     is_hidden, limits, pages,
 };
-pub use submit::{Submitter, blocking, future};
+pub use submit::{Submitter, Waited, blocking, future};
 
 /// Fails to compile if an error cannot go where errors go: behind a `?` into a `Box`, and to another thread.
 #[cfg(test)]

@@ -14,6 +14,8 @@ mod split;
 mod waiting;
 mod wakers;
 
+pub use waiting::Waited;
+
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
@@ -325,7 +327,7 @@ impl Submitter {
                 );
                 return undone;
             }
-            self.wait();
+            self.wait(1, None);
         }
     }
 

@@ -269,7 +269,7 @@ fn load(q: &RequestQueue, thread: u64, rounds: &AtomicU64, ends: &AtomicBool) ->
             submitter.submit(bio).expect("there is room for so few");
         }
         while over.len() < BLOCKS as usize {
-            submitter.wait();
+            submitter.wait(1, None);
             while let Some(done) = submitter.reap() {
                 assert!(done.status.is_ok(), "{done:?}");
                 over.push(done.bio);

@@ -84,7 +84,7 @@ impl Load {
     }
 
     fn take(&mut self, submitter: &mut Submitter) {
-        submitter.wait();
+        submitter.wait(1, None);
         submitter.reap_all(|done| self.note(&done));
     }
 }

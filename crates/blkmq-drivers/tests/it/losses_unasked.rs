@@ -89,7 +89,7 @@ fn no_sync_is_believed_before_one_beside_it_is_answered() {
                 journal.is_let_go.store(true, Ordering::Relaxed);
                 let early = std::mem::take(&mut over);
                 while early.is_empty() && over.is_empty() {
-                    second.wait();
+                    second.wait(1, None);
                     second.reap_all(|done| over.push(status(done)));
                 }
                 assert_eq!((&early[..], first.join().expect("it does not panic")), (&[][..], Status::IoError));

@@ -63,7 +63,7 @@ fn read(nr_threads: u16, counter: bool) -> Result {
                     work(200_000);
                     submitter.submit(Bio::read(at, Buffer::zeroed(512))).expect("there are slots");
                     while submitter.nr_outstanding() > 0 {
-                        let _ = submitter.wait();
+                        submitter.wait(1, None);
                         submitter.reap_all(|completion| assert!(completion.status.is_ok()));
                     }
                     if counter {

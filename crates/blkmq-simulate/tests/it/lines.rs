@@ -126,7 +126,7 @@ fn work(submitters: Vec<Submitter>, work: fn(u64, &mut Submitter), meanwhile: im
 
 fn finish(submitter: &mut Submitter) {
     while submitter.nr_outstanding() > 0 {
-        let _ = submitter.wait();
+        submitter.wait(1, None);
         submitter.reap_all(|completion| assert!(completion.status.is_ok(), "{:?}", completion.status));
     }
 }

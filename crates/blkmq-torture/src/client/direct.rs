@@ -136,11 +136,11 @@ fn pass_on(client: &mut Client, submitter: &mut Submitter, rhythm: &Rhythm) {
     } else if is(poll) {
         submitter.poll();
     } else if is(wait) {
-        client.sleeps(|| submitter.wait());
+        client.sleeps(|| submitter.wait(1, None));
     } else if is(deadline) {
         let within = magnitude(random, 1_000_000);
         let deadline = client.world.q.clock().now().after(within);
-        client.sleeps(|| submitter.wait_until(deadline));
+        client.sleeps(|| submitter.wait(1, Some(deadline)));
     } else {
         return;
     }

@@ -27,7 +27,7 @@ pub(super) fn work(client: &mut Client, mut submitter: Submitter) {
     loop {
         direct::burst(client, &mut submitter);
         if !is_told {
-            client.sleeps(|| submitter.wait());
+            client.sleeps(|| submitter.wait(1, None));
         }
         while is_told && !submitter.poll() && submitter.nr_outstanding() > 0 {
             let now = client.world.q.clock().now();

@@ -146,7 +146,7 @@ fn submit_some(q: &RequestQueue, me: u64, nr_operations: u64, witness: &Witness,
         }
         submitter.flush_plug();
         while submitter.nr_outstanding() > 0 {
-            submitter.wait();
+            submitter.wait(1, None);
             while let Some(done) = submitter.reap() {
                 let is_right = uninterrupted(|| judge(&mut possible, area, &done));
                 if !is_right {
@@ -285,7 +285,7 @@ fn what_was_flushed_survives_a_loss_of_power() {
     let mut submitter = q.submitter(&Client::new("test")).unwrap();
     let mut finish = |bio: Bio| {
         submitter.submit(bio).unwrap();
-        submitter.wait();
+        submitter.wait(1, None);
         let done = submitter.reap().unwrap();
         assert_eq!(done.status, Status::Ok);
         done.bio

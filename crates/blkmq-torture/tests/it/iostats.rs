@@ -31,7 +31,7 @@ fn busy_ms(seed: u64, act: fn(&RequestQueue)) -> u64 {
                     for _ in 0..10 {
                         let bio = Bio::new(Op::Read, 8 * number, 8, Buffers::One(Buffer::zeroed(4096)));
                         submitter.submit(bio).expect("there is a slot");
-                        assert!(submitter.wait() && submitter.reap().is_some());
+                        assert!(submitter.wait(1, None).is_ready() && submitter.reap().is_some());
                     }
                 }
             }

@@ -230,7 +230,7 @@ fn time_of_the_held_back(seed: u64, locking: Locking, nr_others: u32) -> u64 {
             .collect();
         let mut issued = Vec::new();
         while first.nr_outstanding() > 0 {
-            first.wait();
+            first.wait(1, None);
             issued.extend(std::iter::from_fn(|| first.reap()).map(|completion| completion.issued.0));
         }
         others.into_iter().for_each(|other| other.join().expect("no panic"));
@@ -298,7 +298,7 @@ fn time_of_the_held_back_beside_another(seed: u64, locking: Locking, nr_queues: 
         first.submit(read(300, Class::RealTime)).expect("there are slots");
         let mut issued = 0;
         while first.nr_outstanding() > 0 {
-            first.wait();
+            first.wait(1, None);
             let held_back = std::iter::from_fn(|| first.reap()).find(|completion| completion.bio.sector == 100);
             issued = held_back.map_or(issued, |completion| completion.issued.0);
         }
@@ -521,7 +521,7 @@ fn lateness_beside_a_completion_and_a_flush(seed: u64, locking: Locking) -> u64 
         });
         let mut issued = Vec::new();
         while first.nr_outstanding() > 0 {
-            first.wait();
+            first.wait(1, None);
             issued.extend(std::iter::from_fn(|| first.reap()).map(|completion| completion.issued.0));
         }
         passes.join().expect("no panic");

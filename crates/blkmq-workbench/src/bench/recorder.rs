@@ -148,7 +148,7 @@ mod tests {
         let q = RequestQueue::builder(driver).scheduler("none").build().expect("it has a scheduler");
         let mut submitter = q.submitter(&Client::new("one")).expect("there is a place");
         submitter.submit(Bio::read(0, Buffer::zeroed(512))).expect("it is a good operation");
-        assert!(submitter.wait());
+        assert!(submitter.wait(1, None).is_ready());
         let mut done = submitter.reap().expect("it is over");
         let mut recorder = Recorder::new(Measure { lat: true, clat: true, slat: true }, Time(0));
         for (issued, in_device) in [(1500, 500), (900, 1000)] {

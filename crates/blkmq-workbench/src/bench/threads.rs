@@ -155,11 +155,8 @@ impl Idle {
         // A lock that is granted does not wake a thread that sleeps with the device.
         let longest = now.after(if worker.waits_for_lock() { NEAR_NS } else { LONGEST_NS });
         let until = until.map_or(longest, |until| until.min(longest));
-        if worker.wants_all() {
-            worker.submitter.wait_until_last(until);
-        } else {
-            worker.submitter.wait_until(until);
-        }
+        let min = if worker.wants_all() { usize::MAX } else { 1 };
+        worker.submitter.wait(min, Some(until));
     }
 }
 

@@ -399,7 +399,7 @@ fn a_planted_corruption_is_found() {
     let mut bench = Bench::over(Arc::clone(&driver), &check, &setup()).expect("it fits");
     let mut submitter = bench.queue().submitter(&Client::new("vandal")).expect("there is a place");
     submitter.submit(Bio::write(1003, Buffer::zeroed(512))).expect("it is a good operation");
-    assert!(submitter.wait() && submitter.reap().is_some_and(|done| done.status.is_ok()));
+    assert!(submitter.wait(1, None).is_ready() && submitter.reap().is_some_and(|done| done.status.is_ok()));
     drop(submitter);
     let outcome = bench.run(&Control::default()).expect("it runs");
     assert_eq!(outcome.jobs[0].verify_errors, 1);

@@ -59,7 +59,7 @@ fn transfer(driver: &Arc<dyn Driver>, op: Op, sector: u64, data: &[u8]) -> Vec<u
     let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
     let bio = Bio { op, ..Bio::read(sector, Buffer::from(data)) };
     submitter.submit(bio).expect("it is a good operation");
-    assert!(submitter.wait());
+    assert!(submitter.wait(1, None).is_ready());
     let done = submitter.reap().expect("it is over").into_result().expect("it succeeds");
     done.buffers.into_iter().next().expect("it has a buffer").to_vec()
 }

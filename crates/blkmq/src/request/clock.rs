@@ -1,5 +1,7 @@
 //! Time, read once per batch and only through this module.
 
+use std::time::Duration;
+
 pub use blkmq_sched::Time;
 
 use blkmq_sync::atomic::{AtomicU64, Ordering};
@@ -83,6 +85,12 @@ impl Clock {
             Self::Real(clock) => clock.now(),
             Self::Virtual(clock) => clock.now(),
         }
+    }
+
+    /// The time that is so far from now, for [`Submitter::wait`](crate::Submitter::wait).
+    #[must_use]
+    pub fn after(&self, duration: Duration) -> Time {
+        self.now().after(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
     }
 }
 

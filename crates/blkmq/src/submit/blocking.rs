@@ -189,7 +189,7 @@ impl Inner {
             RejectReason::Bad(status) => io::Error::from(status),
             RejectReason::Full => unreachable!("nothing else is outstanding"),
         })?;
-        self.submitter.wait();
+        self.submitter.wait(1, None);
         let completion = self.submitter.reap().expect("a submitter waits until its operation is over");
         completion.into_result().map_err(|failed| failed.status.into())
     }

@@ -10,48 +10,72 @@ use blkmq_sync::unless_mutated;
 
 use super::Submitter;
 
+/// Why a wait has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waited {
+    /// As many operations have completed as were waited for, and can be [reaped](Submitter::reap).
+    Ready,
+    /// The time came first. Fewer operations may have completed.
+    TimedOut,
+    /// Nothing was outstanding.
+    Idle,
+}
+
+impl Waited {
+    /// True for [`Waited::Ready`].
+    #[must_use]
+    pub const fn is_ready(self) -> bool {
+        matches!(self, Self::Ready)
+    }
+}
+
 impl Submitter {
-    /// Polls until something can be reaped, and sleeps in between. Returns true if there is something to reap, and
-    /// false if nothing is outstanding. Without a limit of time: a device that never answers makes this wait until the
-    /// request times out.
+    /// Passes the plug on, drives the queue and sleeps until at least `min` operations have completed that were not
+    /// reaped, or until `until` on the queue's clock. If fewer are outstanding, waits for all of these. A split
+    /// operation counts as its parts, as in [`nr_outstanding`](Self::nr_outstanding). Without a time, a device that
+    /// never answers makes this wait until the request times out.
     ///
-    /// On a virtual clock, sleeping means to move the clock to the next event.
-    pub fn wait(&mut self) -> bool {
-        self.wait_within(None, false)
-    }
-
-    /// Like [`wait`](Self::wait), but for at most `duration` on the queue's clock. Returns false also if that is over.
-    pub fn wait_for(&mut self, duration: Duration) -> bool {
-        let duration = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        self.wait_until(self.q.0.clock().now().after(duration))
-    }
-
-    /// Like [`wait`](Self::wait), but at most until `deadline` on the queue's clock, which
-    /// [`RequestQueue::clock`](crate::RequestQueue::clock) returns. Returns false also if the deadline has passed.
-    pub fn wait_until(&mut self, deadline: Time) -> bool {
-        self.wait_within(Some(deadline), false)
-    }
-
-    /// Like [`wait_until`](Self::wait_until), for a thread that goes on only when all its operations are over. If the
-    /// device tells their times ([`Driver::due_times`](crate::driver::Driver::due_times)) and has one hardware queue of
-    /// each type at most, this thread sleeps until the last of them is over, and not until the first. Still returns
-    /// true as soon as there is something to reap, because another thread may have completed it. An operation is over
-    /// when a thread polls. So the time at which the first [completed](crate::Completion::completed) may be that of the
-    /// last.
-    pub fn wait_until_last(&mut self, deadline: Time) -> bool {
-        self.wait_within(Some(deadline), true)
-    }
-
-    fn wait_within(&mut self, deadline: Option<Time>, wants_all: bool) -> bool {
+    /// With 1, the thread wakes for each completion of its own. A thread that goes on only when several have completed
+    /// saves wake-ups if it says how many: it polls again for each that another thread completes. If all that is
+    /// outstanding must complete, the device tells their times
+    /// ([`Driver::due_times`](crate::driver::Driver::due_times)) and has one hardware queue of each type at most, it
+    /// sleeps until the last of them. An operation completes when a thread polls, so the time at which the first
+    /// [completed](crate::Completion::completed) may then be that of the last.
+    ///
+    /// On a virtual clock, sleeping moves the clock to the next event.
+    ///
+    /// ```
+    /// # use blkmq::{Bio, Buffer, Client, RequestQueue, Waited, driver::spec};
+    /// # use std::time::Duration;
+    /// # let q = RequestQueue::builder(spec::open("null,irqmode=2,completion_nsec=10us")?).build()?;
+    /// # let mut submitter = q.submitter(&Client::new("me"))?;
+    /// submitter.submit(Bio::read(0, Buffer::zeroed(4096)))?;
+    /// submitter.submit(Bio::read(800, Buffer::zeroed(4096)))?;
+    /// assert_eq!(submitter.wait(2, None), Waited::Ready);
+    /// assert_eq!(submitter.reap_all(drop), 2);
+    /// let until = q.clock().after(Duration::from_millis(1));
+    /// assert_eq!(submitter.wait(1, Some(until)), Waited::Idle);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn wait(&mut self, min: usize, until: Option<Time>) -> Waited {
+        let outstanding = self.nr_outstanding();
+        if outstanding == 0 {
+            // There may still be something to drive for other threads.
+            self.poll();
+            return Waited::Idle;
+        }
+        let min = min.min(outstanding);
         loop {
-            if self.poll() {
-                return true;
+            let is_ready = self.poll();
+            // Parts that were put together to a whole operation have given back their slots.
+            let completed = self.dispatcher.nr_completed() + (outstanding - self.nr_outstanding());
+            if is_ready && completed >= min {
+                return Waited::Ready;
             }
-            let now = self.q.0.clock().now();
-            if self.nr_outstanding() == 0 || deadline.is_some_and(|deadline| now >= deadline) {
-                return false;
+            if until.is_some_and(|until| self.q.0.clock().now() >= until) {
+                return Waited::TimedOut;
             }
-            self.sleep(deadline, wants_all);
+            self.sleep(until, min == outstanding);
         }
     }
 
@@ -81,7 +105,7 @@ impl Submitter {
         // of others, and no thread sleeps meanwhile.
         let own = matches!(q.clock(), Clock::Real(_)).then(|| WaitTarget {
             thread: self.dispatcher.number(),
-            nr_operations: self.nr_outstanding(),
+            nr_operations: self.nr_outstanding().saturating_sub(self.dispatcher.nr_completed()),
             wants_all,
         });
         Some(q.next_event(self.hctxs().filter(|_| polls_itself), own, self.dispatcher.looked(), now))
@@ -105,9 +129,9 @@ impl Submitter {
         has_completions || self.has_plugged() || self.dispatcher.may_go_on(&self.q.0) || self.has_word()
     }
 
-    fn sleep(&self, deadline: Option<Time>, wants_all: bool) {
+    fn sleep(&self, until: Option<Time>, wants_all: bool) {
         if let Clock::Virtual(clock) = self.q.0.clock() {
-            let until = [self.next_wakeup(), deadline].into_iter().flatten().min();
+            let until = [self.next_wakeup(), until].into_iter().flatten().min();
             // Without a time to go to, the thread waits for another thread to end the quiescence.
             return until.map_or_else(blkmq_sync::thread::yield_now, |until| clock.advance_to(until));
         }
@@ -120,7 +144,7 @@ impl Submitter {
             // is worked out last: asking the device for its descriptors waits for a thread that takes completions.
             || {
                 let wakeup = self.wakeup(wants_all).map_or(u64::MAX, |time| time.0);
-                let until = wakeup.min(deadline.map_or(u64::MAX, |time| time.0));
+                let until = wakeup.min(until.map_or(u64::MAX, |time| time.0));
                 Some(Duration::from_nanos(until.saturating_sub(q.clock().now().0)))
             },
         );

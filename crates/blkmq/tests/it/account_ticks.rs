@@ -21,7 +21,7 @@ fn share(busy: u64, period: u64, accounting: Accounting, mut jitter: impl FnMut(
     while clock.now().0 < 20 * SECOND {
         clock.advance_to(blkmq::Time(next + jitter()));
         submitter.submit(read(0, 8)).expect("there is a slot");
-        assert!(submitter.wait() && submitter.reap().is_some());
+        assert!(submitter.wait(1, None).is_ready() && submitter.reap().is_some());
         next += period;
     }
     clock.advance_to(blkmq::Time(next));
@@ -84,7 +84,7 @@ fn overlapping_requests_count_once() {
             submitter.flush_plug();
         }
         for submitter in &mut submitters {
-            while submitter.wait() {
+            while submitter.wait(1, None).is_ready() {
                 assert!(submitter.reap().is_some());
             }
         }
@@ -111,7 +111,7 @@ fn what_passed_before_a_queue_or_a_range_was_there_does_not_count() {
     let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
     let mut busy = || {
         submitter.submit(read(0, 8)).expect("there is a slot");
-        assert!(submitter.wait() && submitter.reap().is_some());
+        assert!(submitter.wait(1, None).is_ready() && submitter.reap().is_some());
         (q.stat().io_ticks, q.range_stats()[0].1.io_ticks)
     };
     assert_eq!(busy(), (0, 0), "{:?} have passed", clock.now());

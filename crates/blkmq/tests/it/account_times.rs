@@ -24,7 +24,7 @@ fn queue(completion: &str, scheduler: &str, accounting: Accounting) -> (RequestQ
 fn one_by_one(submitter: &mut Submitter, bios: impl Iterator<Item = Bio>) {
     for bio in bios {
         submitter.submit(bio).expect("there is a slot");
-        assert!(submitter.wait());
+        assert!(submitter.wait(1, None).is_ready());
         assert!(submitter.reap().expect("the operation is over").status.is_ok());
     }
 }
@@ -49,7 +49,7 @@ fn times_are_the_latencies_of_the_device() {
             // Two requests at a time each take as long as one.
             submitter.submit(read(0, 8)).expect("there is a slot");
             submitter.submit(read(100, 8)).expect("there is a slot");
-            while submitter.wait() {
+            while submitter.wait(1, None).is_ready() {
                 while submitter.reap().is_some() {}
             }
             let stat = q.stat();
@@ -93,7 +93,7 @@ fn a_long_request_shows_as_busy_before_it_ends() {
         let stat = q.stat();
         assert!((second * 1000 - 2..=second * 1000).contains(&stat.io_ticks), "after {second} s: {stat}");
     }
-    assert!(submitter.wait() && submitter.reap().is_some());
+    assert!(submitter.wait(1, None).is_ready() && submitter.reap().is_some());
     clock.advance(5_000_000_000);
     assert!((9998..=10_000).contains(&q.stat().io_ticks), "{}", q.stat());
 }

@@ -37,7 +37,7 @@ fn allocated_in(submitter: &mut Submitter, bios: &mut VecDeque<Bio>, entry: Entr
         }
     }
     while submitter.nr_outstanding() > 0 {
-        _ = if waits { submitter.wait() } else { submitter.poll() };
+        _ = if waits { submitter.wait(1, None).is_ready() } else { submitter.poll() };
         while let Some(completion) = submitter.reap() {
             assert_eq!(completion.status, Status::Ok);
             back.push_back(completion.bio);

@@ -34,6 +34,6 @@ fn without_threads_the_call_fails_and_the_queue_goes_on() {
     assert!(q.dump().contains(" background 0\n"), "{}", q.dump());
     let mut submitter = q.submitter(&Client::new("test")).unwrap();
     submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
-    submitter.wait();
+    submitter.wait(1, None);
     assert!(submitter.reap().is_some_and(|completion| completion.status.is_ok()));
 }

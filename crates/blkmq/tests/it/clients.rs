@@ -152,7 +152,7 @@ fn what_was_done_for_a_client_is_summed_over_its_submitters() {
     assert_eq!((client.outstanding, client.with_driver, client.reads), (4, 4, service(0, 0)));
     for submitter in [&mut first, &mut second, &mut other] {
         while submitter.nr_outstanding() > 0 {
-            submitter.wait();
+            submitter.wait(1, None);
             submitter.reap_all(drop);
         }
     }

@@ -76,7 +76,7 @@ fn tags_in_flight_equal_what_the_driver_has() {
         }
         let mut completed = 0;
         while submitter.nr_outstanding() > 0 {
-            submitter.wait();
+            submitter.wait(1, None);
             completed += std::iter::from_fn(|| submitter.reap()).count() as u32;
             assert_eq!(q.in_flight(), (20 - completed).min(8), "{scheduler}");
         }
@@ -116,7 +116,7 @@ fn by_default_all_that_clients_have_outstanding_waits_in_the_scheduler() {
     assert!(q.dump().contains(&format!("\nscheduler mq-deadline holds {waiting} ")), "{}", q.dump());
     for submitter in &mut submitters {
         while submitter.nr_outstanding() > 0 {
-            submitter.wait();
+            submitter.wait(1, None);
             while submitter.reap().is_some() {}
         }
     }
@@ -195,9 +195,15 @@ fn a_change_says_the_same_again_and_holds_the_queue_until_it_is_dropped() {
         assert_eq!(result.is_ok(), is_good, "{nr_requests}: {result:?}");
         assert_eq!(change.poll(), Some(result));
         let second = std::time::Duration::from_secs(1);
-        assert!(!submitter.wait_for(second), "{nr_requests}: the operation passed the freeze");
+        assert!(
+            !submitter.wait(1, Some(q.clock().after(second))).is_ready(),
+            "{nr_requests}: the operation passed the freeze"
+        );
         drop(change);
-        assert!(submitter.wait_for(second), "{nr_requests}: the operation is held back");
+        assert!(
+            submitter.wait(1, Some(q.clock().after(second))).is_ready(),
+            "{nr_requests}: the operation is held back"
+        );
         submitter.reap().expect("it is over").into_result().unwrap();
         assert_eq!(q.knob("nr_requests").as_deref(), Ok("2"));
     }

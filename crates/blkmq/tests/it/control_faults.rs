@@ -63,7 +63,7 @@ fn a_shorter_io_timeout_holds_at_once() {
         let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
         submitter.submit(Bio::read(0, Buffer::zeroed(4096))).expect("there is a slot");
         let completion = loop {
-            submitter.wait();
+            submitter.wait(1, None);
             if let Some(completion) = submitter.reap() {
                 break completion;
             }

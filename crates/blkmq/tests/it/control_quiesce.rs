@@ -33,7 +33,7 @@ fn what_is_submitted_to_a_quiesced_queue_goes_on_afterwards() {
             // Another thread looks first, and may find that nothing was left.
             other.poll();
             while submitter.nr_outstanding() > 0 {
-                submitter.wait();
+                submitter.wait(1, None);
                 while submitter.reap().is_some() {}
             }
             assert_balanced(&q);
@@ -132,7 +132,7 @@ fn background_threads_rest_while_the_queue_is_quiesced() {
     let asked = device.asked.load(Ordering::Relaxed) - before;
     assert!(asked <= 100, "they asked {asked} times in 50 ms");
     drop(quiesce);
-    submitter.wait();
+    submitter.wait(1, None);
     assert!(submitter.reap().is_some());
     drop(background);
 }

@@ -55,7 +55,7 @@ fn a_refused_operation_leaves_no_mark_behind() {
     second.submit(Bio::new(Op::Write, 0, 8, Buffer::zeroed(4096).into())).unwrap();
     second.flush_plug();
     drop(quiesce);
-    assert!(second.wait());
+    assert!(second.wait(1, None).is_ready());
     assert_eq!(second.reap().map(|completion| completion.status), Some(Status::Ok));
     assert_balanced(&q);
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use blkmq::driver::{Batch, Done, Driver, Topology, spec};
-use blkmq::{Bio, Buffer, Client, Limits, RequestQueue, Status, Time};
+use blkmq::{Bio, Buffer, Client, Limits, RequestQueue, Status, Time, Waited};
 
 use crate::device::{Notified, ONE_QUEUE};
 
@@ -102,7 +102,7 @@ fn a_driver_that_drops_a_request_panics_and_says_which() {
         let mut submitter = submitting.submitter(&Client::new("test")).unwrap();
         for sector in [0, 64] {
             submitter.submit(Bio::read(sector, Buffer::zeroed(4096))).unwrap();
-            submitter.wait();
+            submitter.wait(1, None);
             assert!(submitter.reap().is_some_and(|completion| completion.status.is_ok()));
         }
     };
@@ -111,7 +111,7 @@ fn a_driver_that_drops_a_request_panics_and_says_which() {
     let named = "a request was dropped: hardware queue 0, tag ";
     assert!(said.starts_with(named) && said.contains(", Read of 8 sectors from sector 64; "), "{said}");
     assert!(said.contains("finish, start, borrow, requeue or refuse"), "{said}");
-    assert!(!other.wait(), "it has nothing outstanding");
+    assert_eq!(other.wait(1, None), Waited::Idle);
     drop(other);
     let _new = q.submitter(&Client::new("new")).expect("the slots of the lost request are not given out again");
 }

@@ -221,7 +221,7 @@ fn read_back(q: &RequestQueue) -> Vec<u64> {
             .expect("there is a slot");
     }
     while submitter.nr_outstanding() > 0 {
-        submitter.wait();
+        submitter.wait(1, None);
         while let Some(Completion { status, bio, .. }) = submitter.reap() {
             assert_eq!(status, Status::Ok);
             let bytes = bio.buffers.iter().next().expect("a read has a buffer");
@@ -277,7 +277,7 @@ fn run_in_threads(q: &RequestQueue, power: &dyn Power, seed: u64, mix: Mix) -> V
                     is_over.store(true, Ordering::Relaxed);
                 }
                 while worker.submitter.nr_outstanding() > 0 {
-                    worker.submitter.wait();
+                    worker.submitter.wait(1, None);
                     worker.reap(ledger);
                 }
             });
@@ -477,7 +477,7 @@ fn left_of_ones(driver: Arc<dyn Driver>, power: &dyn Power, zero: Bio) -> Vec<u8
     let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
     let mut run = |bio: Bio| {
         submitter.submit(bio).expect("there is a slot");
-        submitter.wait();
+        submitter.wait(1, None);
         let Completion { status, bio, .. } = submitter.reap().expect("it is over");
         assert_eq!(status, Status::Ok);
         bio

@@ -33,7 +33,7 @@ impl Driver for Growing {
 /// The status of an operation, or the reason why it was not taken.
 fn end_of(submitter: &mut Submitter, bio: Bio) -> Result<Status, RejectReason> {
     submitter.submit(bio).map_err(|rejected| rejected.reason)?;
-    assert!(submitter.wait());
+    assert!(submitter.wait(1, None).is_ready());
     Ok(submitter.reap().expect("it is over").status)
 }
 

@@ -28,7 +28,7 @@ fn submitter(q: &RequestQueue) -> Submitter {
 fn finish(submitter: &mut Submitter) -> Vec<Completion> {
     let mut done = Vec::new();
     while submitter.nr_outstanding() > 0 {
-        submitter.wait();
+        submitter.wait(1, None);
         done.extend(std::iter::from_fn(|| submitter.reap()));
     }
     done

@@ -14,7 +14,7 @@ fn a_write_for_which_there_is_no_memory_fails_alone() {
         let mut run = |bio: Bio| {
             assert!(submitter.submit(bio).is_ok());
             loop {
-                submitter.wait();
+                submitter.wait(1, None);
                 if let Some(completion) = submitter.reap() {
                     break completion;
                 }

@@ -117,7 +117,7 @@ fn submit_all(q: &RequestQueue, all_own: &Barrier, number: u64) {
             submitted += 1;
         }
         if number.is_multiple_of(2) {
-            submitter.wait();
+            submitter.wait(1, None);
         } else {
             submitter.poll();
         }

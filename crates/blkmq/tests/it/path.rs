@@ -15,7 +15,7 @@ fn queue(device: &str, scheduler: &str) -> RequestQueue {
 fn finish(submitter: &mut Submitter) -> Vec<blkmq::Completion> {
     let mut done = Vec::new();
     while submitter.nr_outstanding() > 0 {
-        submitter.wait();
+        submitter.wait(1, None);
         done.extend(std::iter::from_fn(|| submitter.reap()));
     }
     done

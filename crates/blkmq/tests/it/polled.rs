@@ -54,7 +54,7 @@ fn a_submitter_polls_in_periods_while_a_request_is_in_flight() {
     let q = RequestQueue::builder(device.clone()).clock(Clock::Virtual(clock)).build().unwrap();
     let mut submitter = q.submitter(&Client::new("test")).unwrap();
     submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
-    assert!(submitter.wait());
+    assert!(submitter.wait(1, None).is_ready());
     let completion = submitter.reap().expect("it is over");
     let took = completion.completed.since(completion.issued);
     let period = POLL_PERIOD.as_nanos() as u64;
@@ -73,7 +73,7 @@ fn background_threads_poll_in_periods_while_a_request_is_in_flight_and_rest_then
     let mut submitter = q.submitter(&Client::new("test")).unwrap();
     for _ in 0..3 {
         submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
-        assert!(submitter.wait());
+        assert!(submitter.wait(1, None).is_ready());
         assert!(submitter.reap().is_some_and(|completion| completion.status.is_ok()));
     }
     let before = device.polls.load(Ordering::Relaxed);

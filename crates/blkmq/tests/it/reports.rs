@@ -373,7 +373,7 @@ fn what_times_out_is_told_once() {
         for sector in 0..100 {
             submit(&mut submitter, read(sector * 1000, 8));
             while submitter.nr_outstanding() > 3 || sector == 99 && submitter.nr_outstanding() > 0 {
-                submitter.wait();
+                submitter.wait(1, None);
                 submitter.reap_all(|completion| nr_timeouts += u64::from(completion.status == Status::Timeout));
             }
         }
@@ -400,7 +400,7 @@ fn work(q: &RequestQueue, name: &str, times: u64) {
                 _ => Bio::read(sector, Buffer::zeroed(4096)),
             };
             while submitter.nr_outstanding() == submitter.nr_slots() {
-                submitter.wait();
+                submitter.wait(1, None);
                 submitter.reap_all(drop);
             }
             submitter.submit(bio).expect("a slot is free");

@@ -45,7 +45,7 @@ fn work(submitter: &mut Submitter, thread: u64, mut random: Random, operations: 
             sums[group][0] += 1;
             sums[group][1] += length;
         } else {
-            submitter.wait();
+            submitter.wait(1, None);
         }
         while submitter.reap().is_some() {
             progress.note();
@@ -55,7 +55,7 @@ fn work(submitter: &mut Submitter, thread: u64, mut random: Random, operations: 
         }
     }
     while submitter.nr_outstanding() > 0 {
-        submitter.wait();
+        submitter.wait(1, None);
         while submitter.reap().is_some() {
             progress.note();
         }

@@ -19,7 +19,7 @@ fn submits(q: &RequestQueue, by: u64, each: u64, mut random: Random) {
             }
         }
         if random.below(4) == 0 {
-            submitter.wait();
+            submitter.wait(1, None);
         } else {
             submitter.poll();
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blkmq::driver::{Topology, spec};
-use blkmq::{Client, Clock, Limits, Op, RequestQueue, Status, Submitter, Time, VirtualClock};
+use blkmq::{Client, Clock, Limits, Op, RequestQueue, Status, Submitter, Time, VirtualClock, Waited};
 
 use crate::device::{ONE_QUEUE, Recorder, reap, write};
 
@@ -156,7 +156,7 @@ fn wait_says_that_something_is_over_only_if_it_is() {
     driver.finish_oldest(Status::Ok);
     assert!(!submitter.poll(), "half of it is still with the device");
     driver.finish_oldest(Status::Ok);
-    assert!(submitter.wait());
+    assert!(submitter.wait(1, None).is_ready());
     assert!(submitter.reap().is_some_and(|done| done.bio.nr_sectors == 16));
 }
 
@@ -168,11 +168,11 @@ fn a_wait_for_a_duration_begins_now() {
     let driver = spec::open("null,irqmode=2,completion_nsec=5000").unwrap();
     let q = RequestQueue::builder(driver).clock(Clock::Virtual(clock)).build().unwrap();
     let mut submitter = q.submitter(&Client::new("test")).unwrap();
-    assert!(!submitter.wait_for(Duration::MAX), "nothing is outstanding");
+    assert_eq!(submitter.wait(1, Some(q.clock().after(Duration::MAX))), Waited::Idle);
     submitter.submit(write(0, 1)).unwrap();
-    assert!(!submitter.wait_for(Duration::from_nanos(4000)));
+    assert_eq!(submitter.wait(1, Some(q.clock().after(Duration::from_nanos(4000)))), Waited::TimedOut);
     assert_eq!(q.clock().now(), Time(1_004_000));
-    assert!(submitter.wait_for(Duration::from_nanos(4000)));
+    assert_eq!(submitter.wait(1, Some(q.clock().after(Duration::from_nanos(4000)))), Waited::Ready);
     assert_eq!(q.clock().now(), Time(1_005_000));
     assert!(submitter.reap().is_some());
 }
@@ -186,9 +186,9 @@ fn a_wait_with_a_deadline_ends_though_the_queue_is_quiesced() {
     submitter.submit(write(0, 1)).unwrap();
     submitter.flush_plug();
     let quiesce = q.quiesce();
-    assert!(!submitter.wait_until(Time(5000)));
+    assert_eq!(submitter.wait(1, Some(Time(5000))), Waited::TimedOut);
     drop(quiesce);
-    assert!(submitter.wait());
+    assert!(submitter.wait(1, None).is_ready());
     assert!(submitter.reap().is_some());
 }
 

@@ -172,7 +172,7 @@ fn whatever_becomes_of_a_request_its_token_comes_back_once() {
                 }
                 for one in &mut both {
                     while one.nr_outstanding() > 0 {
-                        one.wait();
+                        one.wait(1, None);
                         while one.reap().is_some() {}
                     }
                 }

@@ -56,7 +56,7 @@ fn background_threads_complete_for_a_submitter_that_only_sleeps() {
                 }
                 let mut reaped = 0;
                 while reaped < 20 {
-                    assert!(submitter.wait(), "something is outstanding");
+                    assert!(submitter.wait(1, None).is_ready(), "something is outstanding");
                     reaped += std::iter::from_fn(|| submitter.reap()).count();
                 }
             }
@@ -220,7 +220,7 @@ fn an_event_that_a_poll_brings_nearer_is_known_to_those_who_sleep() {
         let join = || q.submitter(&Client::new("test")).expect("there is a place");
         let run = |mut submitter: Submitter| {
             submitter.submit(Bio::write(0, Buffer::zeroed(512))).expect("there is a slot");
-            submitter.wait();
+            submitter.wait(1, None);
             submitter.reap().expect("it is over").status
         };
         thread::scope(|scope| {

@@ -30,7 +30,7 @@ fn sleeper(device: &Recorder, q: &RequestQueue) -> JoinHandle<()> {
     let thread = thread::spawn(move || {
         submit(&mut submitter, 0);
         while submitter.nr_outstanding() > 0 {
-            submitter.wait();
+            submitter.wait(1, None);
             while submitter.reap().is_some() {}
         }
     });

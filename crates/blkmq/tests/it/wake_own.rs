@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::device::{ONE_QUEUE, read, reap, write};
 use blkmq::driver::{Batch, Done, Driver, DueTimes, NextEvent, RqId, TimeoutAction, Topology, spec};
-use blkmq::{Bio, Client, Clock, Flags, Limits, RequestQueue, Status, Submitter, Time, VirtualClock};
+use blkmq::{Bio, Client, Clock, Flags, Limits, RequestQueue, Status, Submitter, Time, VirtualClock, Waited};
 
 /// A device whose request for sector N is over N seconds after the queue's clock began, or when the device is told to
 /// end everything.
@@ -154,10 +154,10 @@ fn a_submitter_that_wants_all_sleeps_until_its_last_completion() {
     for sector in [2, 1] {
         start(&mut own, read(sector, 1));
     }
-    assert!(own.wait_until_last(Time(u64::MAX)));
-    let reaped = std::iter::from_fn(|| own.reap()).count();
+    assert_eq!(own.wait(2, None), Waited::Ready);
+    let completed: Vec<_> = std::iter::from_fn(|| own.reap()).map(|done| Some(done.completed)).collect();
     device.end();
-    assert_eq!(reaped, 2);
+    assert!(completed.len() == 2 && completed.iter().all(|time| *time >= seconds(2)), "{completed:?}");
 }
 
 /// Red if a submitter that wants all its operations sleeps until the last of them although others poll other hardware
@@ -170,10 +170,10 @@ fn a_submitter_that_others_depend_on_sleeps_until_its_first_completion() {
         start(&mut own, read(sector, 1));
     }
     start(&mut other, read(3000, 1));
-    assert!(own.wait_until_last(Time(u64::MAX)));
-    let reaped = std::iter::from_fn(|| own.reap()).count();
+    assert_eq!(own.wait(2, seconds(4)), Waited::TimedOut);
+    let completed: Vec<_> = std::iter::from_fn(|| own.reap()).map(|done| Some(done.completed)).collect();
     device.end();
-    assert_eq!(reaped, 1);
+    assert!(completed.len() == 1 && completed[0] < seconds(4), "{completed:?}");
     assert_eq!([reap(&mut own).len(), reap(&mut other).len()], [1, 1]);
 }
 
@@ -242,7 +242,7 @@ fn an_id_that_the_device_keeps_too_long_does_not_count() {
     q.set_knob("io_timeout", "1").expect("it is a knob");
     start(&mut own, read(3000, 1));
     while own.reap().is_none() {
-        own.wait();
+        own.wait(1, None);
     }
     put_off_scans(&mut own);
     assert_eq!(device.kept().given_up.len(), 1);
@@ -264,7 +264,7 @@ fn a_tag_comes_back_although_its_submitter_is_busy_elsewhere() {
             put_off_scans(&mut own);
             start(&mut busy, read(0, 8));
             own.submit(read(800, 8)).expect("there is a slot");
-            assert!(own.wait());
+            assert!(own.wait(1, None).is_ready());
             assert!(own.reap().is_some_and(|done| done.status.is_ok()));
             assert!(busy.reap().is_some_and(|done| done.status.is_ok()), "it is there without a poll");
         }
@@ -282,7 +282,7 @@ fn a_virtual_clock_stops_at_each_event() {
     let (mut own, mut other) = (submitter(&q), submitter(&q));
     start(&mut other, read(2, 1));
     own.submit(read(3, 1)).expect("there is a slot");
-    assert!(own.wait());
+    assert!(own.wait(1, None).is_ready());
     assert_eq!(own.reap().map(|done| done.completed), seconds(3));
     assert_eq!(other.reap().map(|done| done.completed), seconds(2));
 }

@@ -61,7 +61,7 @@ fn threads_that_wait_for_a_busy_device_do_not_keep_each_other_awake() {
                 scope.spawn(move || {
                     submitter.submit(write(number * 100, 1)).unwrap();
                     while submitter.nr_outstanding() > 0 {
-                        submitter.wait();
+                        submitter.wait(1, None);
                         while submitter.reap().is_some() {}
                     }
                 });

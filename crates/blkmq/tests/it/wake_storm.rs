@@ -151,7 +151,7 @@ fn a_knob_that_makes_room_says_so() {
         submitter.poll();
         assert_eq!(device.nr_held(), 3, "{way}");
         (0..3).for_each(|_| device.finish_oldest(Status::Ok));
-        assert!(submitter.wait(), "{way}");
+        assert!(submitter.wait(1, None).is_ready(), "{way}");
         assert_eq!(submitter.reap_all(|_| ()), 3, "{way}");
     }
 }

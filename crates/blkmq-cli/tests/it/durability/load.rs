@@ -94,7 +94,7 @@ impl Port for Submitter {
     }
 
     fn answer(&mut self) -> Option<(u64, bool)> {
-        self.wait();
+        self.wait(1, None);
         let done = self.reap().expect("something is outstanding");
         Some((done.bio.user_data, done.status.is_ok()))
     }

@@ -154,7 +154,7 @@ fn run(submitter: &mut Submitter, bios: impl IntoIterator<Item = Bio>) -> Vec<St
         submitter.submit(bio.with_user_data(number)).expect("there is room");
     }
     while submitter.nr_outstanding() > 0 {
-        submitter.wait();
+        submitter.wait(1, None);
         done.extend(std::iter::from_fn(|| submitter.reap()).map(|done| (done.bio.user_data, done.status)));
     }
     done.sort_unstable_by_key(|done| done.0);

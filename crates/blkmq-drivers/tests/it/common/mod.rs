@@ -13,7 +13,7 @@ pub(crate) fn run(submitter: &mut Submitter, bios: impl IntoIterator<Item = Bio>
         submitter.submit(bio).expect("there is a slot");
     }
     while submitter.nr_outstanding() > 0 {
-        submitter.wait();
+        submitter.wait(1, None);
         submitter.reap_all(|done| over.push(done));
     }
     over

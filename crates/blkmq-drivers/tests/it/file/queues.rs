@@ -52,7 +52,7 @@ fn a_tag_that_comes_twice_is_refused_and_hurts_nobody_else() {
     second.submit(Bio::read(0, Buffer::zeroed(SECTOR))).expect("there is a slot");
     let panic = catch_unwind(AssertUnwindSafe(|| second.flush_plug())).expect_err("the tag is out");
     assert!(panic.downcast_ref::<String>().is_some_and(|text| text.contains("is out once")));
-    first.wait();
+    first.wait(1, None);
     assert_eq!(first.reap().expect("it is over").status, Status::Ok);
     // The other submitter would wait for ever for a request that its driver lost.
     let [_, second] = submitters;

@@ -228,7 +228,7 @@ fn now_closes_at_once_and_waits_for_the_queue() {
 fn blkmq_submitters_work(q: &RequestQueue) -> Result<(), blkmq::Status> {
     let mut submitter = q.submitter(&blkmq::Client::new("a test")).expect("every place was given back");
     submitter.submit(blkmq::Bio::flush()).expect("there are slots");
-    submitter.wait();
+    submitter.wait(1, None);
     let done = submitter.reap().expect("it is over");
     if done.status.is_ok() { Ok(()) } else { Err(done.status) }
 }

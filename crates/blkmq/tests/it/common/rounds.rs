@@ -28,7 +28,7 @@ pub(crate) fn rounds<G>(
                     until(|| round.load(Ordering::Acquire) >= number);
                     submit(thread, &mut submitter);
                     while submitter.nr_outstanding() > 0 {
-                        submitter.wait();
+                        submitter.wait(1, None);
                         while submitter.reap().is_some() {}
                     }
                     done.fetch_add(1, Ordering::Release);

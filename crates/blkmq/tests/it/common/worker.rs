@@ -226,7 +226,7 @@ impl Worker {
                 3..=5 => _ = self.submitter.poll(),
                 6 => {
                     let deadline = self.load.q.clock().now().after(self.random.below(200_000));
-                    self.submitter.wait_until(deadline);
+                    self.submitter.wait(1, Some(deadline));
                 }
                 _ => std::thread::yield_now(),
             }
@@ -241,7 +241,7 @@ impl Worker {
     /// Sleeps until an operation is over. If a thread sleeps here for ever, a wake-up was lost.
     fn wait(&mut self) {
         self.progress.doing("wait");
-        let has_some = self.submitter.wait();
+        let has_some = self.submitter.wait(1, None).is_ready();
         assert!(has_some || self.submitter.nr_outstanding() == 0, "wait came back with nothing");
         self.progress.doing("");
     }
