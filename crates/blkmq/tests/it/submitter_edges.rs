@@ -160,6 +160,27 @@ fn wait_says_that_something_is_over_only_if_it_is() {
     assert!(submitter.reap().is_some_and(|done| done.bio.nr_sectors == 16));
 }
 
+/// Red if a wait ends for fewer operations than it is to wait for, or if it counts the parts of an operation that were
+/// put together only as one.
+#[test]
+fn a_wait_for_several_ends_when_so_many_have_completed() {
+    let driver = Recorder::new(Limits { max_sectors: 8, ..limits() }, ONE_QUEUE);
+    let q = RequestQueue::builder(driver.clone()).scheduler("none").build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    for (sector, nr_sectors) in [(0, 16), (100, 8), (200, 8)] {
+        submitter.submit(write(sector, nr_sectors)).unwrap();
+    }
+    let past = Some(Time(0));
+    assert_eq!(submitter.wait(1, past), Waited::TimedOut);
+    (0..2).for_each(|_| driver.finish_oldest(Status::Ok));
+    assert_eq!((submitter.nr_outstanding(), submitter.wait(2, past)), (4, Waited::Ready));
+    driver.finish_oldest(Status::Ok);
+    assert_eq!([1, 2, 3, usize::MAX].map(|min| submitter.wait(min, past).is_ready()), [true, true, false, false]);
+    driver.finish_oldest(Status::Ok);
+    assert_eq!((submitter.wait(usize::MAX, None), submitter.reap_all(drop)), (Waited::Ready, 3));
+    assert_eq!(submitter.wait(0, None), Waited::Idle);
+}
+
 /// Red if the duration is taken for a time on the clock, which may have passed already.
 #[test]
 fn a_wait_for_a_duration_begins_now() {
