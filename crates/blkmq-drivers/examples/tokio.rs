@@ -15,13 +15,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let write = |block: u64| submitter.submit(Bio::write(block * 8, Buffer::from(&[block as u8; 4096][..])));
         let writes = (round * 8..round * 8 + 8).map(write).collect::<Result<Vec<_>, _>>()?;
         for done in writes {
-            assert!(done.await.status.is_ok());
+            done.await?;
         }
     }
     for block in 0..64 {
-        let done = submitter.submit(Bio::read(block * 8, Buffer::zeroed(4096)))?.await;
+        let done = submitter.submit(Bio::read(block * 8, Buffer::zeroed(4096)))?.await?;
         let data = done.bio.buffers.iter().next().expect("a read has a buffer");
-        assert!(done.status.is_ok() && data.iter().all(|byte| *byte == block as u8));
+        assert!(data.iter().all(|byte| *byte == block as u8));
     }
     println!("64 blocks written and read back: {}", q.stat());
     drop((submitter, threads));

@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut submitter = q.submitter(&Client::new("example"))?;
     submitter.submit(Bio::write(8, Buffer::from(&[7; 4096][..])))?;
     submitter.wait(1, None);
-    println!("{:?}", submitter.reap().expect("the write is over").into_result()?);
+    println!("{:?}", submitter.reap().expect("the write is over").into_result()?.bio);
     Ok(())
 }
 

@@ -18,7 +18,7 @@
 //! submitter.submit(Bio::read(0, Buffer::zeroed(4096)))?;
 //! submitter.wait(1, None);
 //! while let Some(done) = submitter.reap() {
-//!     assert!(done.status.is_ok());
+//!     println!("{:?}", done.into_result()?.bio.buffers);
 //! }
 //! # Ok(())
 //! # }
@@ -77,6 +77,5 @@ const _: fn() = || {
     is_error::<Rejected>();
     is_error::<RejectedBatch>();
     is_error::<Failed>();
-    is_error::<Status>();
     is_error::<driver::spec::SpecError>();
 };

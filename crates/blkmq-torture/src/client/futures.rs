@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use blkmq_sync_virtual::Parker;
 use blkmq_virtual::future::{AsyncSubmitter, Operation};
-use blkmq_virtual::{RejectReason, Submitter};
+use blkmq_virtual::{Failed, RejectReason, Submitter};
 
 use super::Client;
 use crate::event::Event;
@@ -44,7 +44,7 @@ pub(super) fn work(client: &mut Client, submitter: Submitter, nr_tasks: u64) {
             drop(operation);
         }
         awaited.retain_mut(|(_, operation)| match Pin::new(operation).poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(completion) => {
+            Poll::Ready(Ok(completion) | Err(Failed { completion, .. })) => {
                 client.over(completion);
                 false
             }

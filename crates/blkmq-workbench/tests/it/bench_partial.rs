@@ -61,7 +61,7 @@ fn transfer(driver: &Arc<dyn Driver>, op: Op, sector: u64, data: &[u8]) -> Vec<u
     submitter.submit(bio).expect("it is a good operation");
     assert!(submitter.wait(1, None).is_ready());
     let done = submitter.reap().expect("it is over").into_result().expect("it succeeds");
-    done.buffers.into_iter().next().expect("it has a buffer").to_vec()
+    done.bio.buffers.into_iter().next().expect("it has a buffer").to_vec()
 }
 
 fn content(driver: &Arc<dyn Driver>, bytes: usize) -> Vec<u8> {

@@ -1,5 +1,7 @@
 //! What becomes of an operation: it is over, or it was not taken.
 
+use std::io::{self, ErrorKind};
+
 use blkmq_sched::{RqId, Time};
 
 use crate::request::bio::Bio;
@@ -29,7 +31,7 @@ pub enum RejectReason {
 /// A batch that ended at an operation which can never succeed: the error of
 /// [`submit_batch`](crate::Submitter::submit_batch).
 #[derive(Debug, thiserror::Error)]
-#[error("the batch ended after {taken} operations")]
+#[error("the batch ended after {taken} operations: {status}")]
 #[non_exhaustive]
 pub struct RejectedBatch {
     /// How many operations in front of it were taken.
@@ -37,7 +39,6 @@ pub struct RejectedBatch {
     /// The operation, as it was handed in.
     pub bio: Bio,
     /// Why it can never succeed.
-    #[source]
     pub status: Status,
 }
 
@@ -70,35 +71,48 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// The operation with its buffers if it was done, and otherwise the error, for the operator `?`.
+    /// The completion as a result, for the operator `?`.
     ///
     /// # Errors
     /// The operation was not done, or was done in part.
-    pub fn into_result(self) -> Result<Bio, Failed> {
-        match self.status.into_result() {
-            Ok(()) => Ok(self.bio),
-            Err(status) => Err(Failed { bio: self.bio, status }),
-        }
+    #[inline]
+    pub fn into_result(self) -> Result<Self, Failed> {
+        if self.status.is_ok() { Ok(self) } else { Err(Failed { completion: self }) }
     }
 }
 
-/// An operation that was not done, or was done in part. The error's [`source`](std::error::Error::source) is the
-/// status.
+/// An operation that was not done, or was done in part.
 #[derive(Debug, thiserror::Error)]
-#[error("{:?} of {} sectors at sector {} failed", .bio.op, .bio.nr_sectors, .bio.sector)]
+#[error(
+    "{:?} of {} sectors at sector {} failed: {}",
+    .completion.bio.op, .completion.bio.nr_sectors, .completion.bio.sector, .completion.status
+)]
 #[non_exhaustive]
 pub struct Failed {
-    /// The operation, with its buffers.
-    pub bio: Bio,
-    /// Why it failed; never [`Status::Ok`].
-    #[source]
-    pub status: Status,
+    /// The operation with its buffers, and its status, which is not [`Status::Ok`].
+    pub completion: Completion,
+}
+
+/// The kind is for programs, the text for people. [`io::Error::get_ref`] leads back to the operation.
+impl From<Failed> for io::Error {
+    fn from(failed: Failed) -> Self {
+        Self::new(failed.completion.status.error_kind(), failed)
+    }
+}
+
+/// The kind of [`RejectReason::Full`] is [`ErrorKind::WouldBlock`].
+impl From<Rejected> for io::Error {
+    fn from(rejected: Rejected) -> Self {
+        let kind = match rejected.reason {
+            RejectReason::Full => ErrorKind::WouldBlock,
+            RejectReason::Bad(status) => status.error_kind(),
+        };
+        Self::new(kind, rejected)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::error::Error;
-
     use super::*;
     use crate::Buffer;
 
@@ -107,13 +121,15 @@ mod tests {
         Completion { id: RqId(1), status, submitted: Time(0), issued: Time(0), completed: Time(0), bio }
     }
 
-    /// Red if the error forgets the operation, its buffers or the status.
+    /// Red if the error forgets the operation, its buffers or the status, as itself or as an I/O error.
     #[test]
     fn a_completion_is_a_result() {
-        assert_eq!(over(Status::Ok).into_result().expect("it was done").sector, 8);
+        assert_eq!(over(Status::Ok).into_result().expect("it was done").bio.sector, 8);
         let failed = over(Status::Medium).into_result().expect_err("it failed");
-        assert_eq!(failed.to_string(), "Read of 1 sectors at sector 8 failed");
-        assert_eq!(failed.source().and_then(|source| source.downcast_ref()), Some(&Status::Medium));
-        assert_eq!(failed.bio.buffers.len(), 512);
+        assert_eq!(failed.to_string(), "Read of 1 sectors at sector 8 failed: medium error");
+        let error = io::Error::from(over(Status::NoSpace).into_result().expect_err("it failed"));
+        let failed = error.get_ref().and_then(|inner| inner.downcast_ref::<Failed>()).expect("it is inside");
+        assert_eq!((error.kind(), failed.completion.status), (ErrorKind::StorageFull, Status::NoSpace));
+        assert_eq!(failed.completion.bio.buffers.len(), 512);
     }
 }

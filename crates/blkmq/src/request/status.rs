@@ -1,6 +1,7 @@
 //! How an operation ended.
 
-use std::io::{self, ErrorKind};
+use std::fmt;
+use std::io::ErrorKind;
 
 // Linux's error numbers, which are the same on every architecture that Rust's standard library supports with Linux,
 // but for MIPS and SPARC.
@@ -19,52 +20,39 @@ const ETIMEDOUT: i32 = 110;
 const EDQUOT: i32 = 122;
 
 coded! {
-/// How an operation ended. `Copy`, so that it travels with a request at no cost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, thiserror::Error)]
+/// How an operation ended, as Linux's `blk_status_t`. It is no error by itself, for [`Status::Ok`] is one of its values:
+/// [`Completion::into_result`](crate::Completion::into_result) makes an error of the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Status {
     /// Done.
-    #[error("done")]
     #[default]
     Ok,
     /// The device cannot do this operation.
-    #[error("the device does not support the operation")]
     Unsupported,
     /// The device did not answer in time.
-    #[error("the device did not answer in time")]
     Timeout,
     /// The device is full.
-    #[error("no space left on the device")]
     NoSpace,
     /// The data could not be read from, or written to, the medium.
-    #[error("medium error")]
     Medium,
     /// The device failed in another way.
-    #[error("I/O error")]
     IoError,
     /// A `nowait` operation would have had to wait.
-    #[error("the operation would have to wait")]
     Again,
     /// The operation reaches beyond the last sector.
-    #[error("the operation reaches beyond the end of the device")]
     BeyondEnd,
     /// The first sector or the length is not a multiple of the logical block size, or the length is zero.
-    #[error("sector and length must be non-zero multiples of the logical block size")]
     Misaligned,
     /// The operation would need more requests than a submitter has slots.
-    #[error("the operation needs more requests than the submitter has slots")]
     TooLarge,
     /// A buffer is given where none belongs, or is missing where one belongs.
-    #[error("reads and writes need a buffer of whole sectors, other operations none")]
     BadBuffer,
     /// The level of the priority is not from 0 to 7.
-    #[error("the level of a priority is from 0 to 7")]
     BadPriority,
     /// The queue went away before the operation was started.
-    #[error("the queue went away before the operation was started")]
     Gone,
     /// The device must not be changed, or not in this way.
-    #[error("the device must not be changed")]
     NotPermitted,
 }
 }
@@ -80,14 +68,6 @@ impl Status {
     #[must_use]
     pub const fn and(self, next: Self) -> Self {
         if self.is_ok() { next } else { self }
-    }
-
-    /// `Ok` for [`Status::Ok`], and this status as the error for every other one.
-    ///
-    /// # Errors
-    /// The operation was not done.
-    pub const fn into_result(self) -> Result<(), Self> {
-        if self.is_ok() { Ok(()) } else { Err(self) }
     }
 
     /// Linux's error number for this status, as a positive number; `None` for [`Status::Ok`]. What the operation itself
@@ -125,28 +105,47 @@ impl Status {
         }
     }
 
+    /// The kind of I/O error that it is; [`ErrorKind::Other`] also for [`Status::Ok`].
+    pub(super) const fn error_kind(self) -> ErrorKind {
+        match self {
+            Self::Unsupported => ErrorKind::Unsupported,
+            Self::Timeout => ErrorKind::TimedOut,
+            Self::NoSpace => ErrorKind::StorageFull,
+            Self::Again => ErrorKind::WouldBlock,
+            Self::NotPermitted => ErrorKind::PermissionDenied,
+            Self::Gone => ErrorKind::NotConnected,
+            Self::BeyondEnd | Self::Misaligned | Self::TooLarge | Self::BadBuffer | Self::BadPriority => {
+                ErrorKind::InvalidInput
+            }
+            Self::Ok | Self::Medium | Self::IoError => ErrorKind::Other,
+        }
+    }
+
     /// The status that a code stands for, as `as u8` gave it.
     pub(super) fn from_code(code: u8) -> Self {
         Self::ALL[usize::from(code)]
     }
 }
 
-/// The status as an I/O error: its kind for programs, its text for people. [`io::Error::get_ref`] leads back to it.
-impl From<Status> for io::Error {
-    fn from(status: Status) -> Self {
-        let kind = match status {
-            Status::Unsupported => ErrorKind::Unsupported,
-            Status::Timeout => ErrorKind::TimedOut,
-            Status::NoSpace => ErrorKind::StorageFull,
-            Status::Again => ErrorKind::WouldBlock,
-            Status::NotPermitted => ErrorKind::PermissionDenied,
-            Status::Gone => ErrorKind::NotConnected,
-            Status::BeyondEnd | Status::Misaligned | Status::TooLarge | Status::BadBuffer | Status::BadPriority => {
-                ErrorKind::InvalidInput
-            }
-            Status::Ok | Status::Medium | Status::IoError => ErrorKind::Other,
-        };
-        Self::new(kind, status)
+/// What it means, for people.
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ok => "done",
+            Self::Unsupported => "the device does not support the operation",
+            Self::Timeout => "the device did not answer in time",
+            Self::NoSpace => "no space left on the device",
+            Self::Medium => "medium error",
+            Self::IoError => "I/O error",
+            Self::Again => "the operation would have to wait",
+            Self::BeyondEnd => "the operation reaches beyond the end of the device",
+            Self::Misaligned => "sector and length must be non-zero multiples of the logical block size",
+            Self::TooLarge => "the operation needs more requests than the submitter has slots",
+            Self::BadBuffer => "reads and writes need a buffer of whole sectors, other operations none",
+            Self::BadPriority => "the level of a priority is from 0 to 7",
+            Self::Gone => "the queue went away before the operation was started",
+            Self::NotPermitted => "the device must not be changed",
+        })
     }
 }
 
@@ -187,6 +186,5 @@ mod tests {
             assert_eq!(read, if is_of_a_device { status } else { Status::IoError }, "{status}");
         }
         assert_eq!(Status::from_errno(-1), Status::IoError);
-        assert_eq!((Status::Ok.into_result(), Status::Medium.into_result()), (Ok(()), Err(Status::Medium)));
     }
 }

@@ -5,10 +5,10 @@ use std::io::{self, ErrorKind};
 use std::ops::Range;
 
 use crate::queue::{QueueError, RequestQueue};
+use crate::request::Status;
 use crate::request::bio::{Bio, SECTOR_SIZE};
 use crate::request::buffer::Buffer;
 use crate::request::client::Client;
-use crate::request::{RejectReason, Status};
 use crate::submit::Submitter;
 use blkmq_sched::Op;
 
@@ -16,7 +16,7 @@ use blkmq_sched::Op;
 ///
 /// Offsets and lengths are in bytes, and multiples of the device's
 /// [logical block size](crate::Limits::logical_block_size): other ones are [`ErrorKind::InvalidInput`], as with
-/// `O_DIRECT`. An error of the device has its [`Status`] in [`io::Error::get_ref`]. A call waits for as long as the
+/// `O_DIRECT`. An error of the device has the operation in [`io::Error::get_ref`], as [`Failed`](crate::Failed). A call waits for as long as the
 /// queue is frozen or the device does not answer.
 ///
 /// ```
@@ -107,7 +107,7 @@ impl BlockingSubmitter {
         let inner = &mut *self.inner.borrow_mut();
         let len = inner.len_within(buf.len(), offset)?;
         if len == 0 && !buf.is_empty() {
-            return Err(Status::NoSpace.into());
+            return Err(io::Error::new(ErrorKind::StorageFull, Status::NoSpace.to_string()));
         }
         inner.in_pieces(len, offset, |inner, piece, sector| {
             let from = &buf[piece];
@@ -185,12 +185,9 @@ impl Inner {
     /// Submits the operation that `make` makes of the buffer, and waits for it.
     fn run(&mut self, make: impl FnOnce(Buffer) -> Bio) -> io::Result<Bio> {
         let buffer = std::mem::replace(&mut self.buffer, Buffer::zeroed(0));
-        self.submitter.submit(make(buffer)).map_err(|rejected| match rejected.reason {
-            RejectReason::Bad(status) => io::Error::from(status),
-            RejectReason::Full => unreachable!("nothing else is outstanding"),
-        })?;
+        self.submitter.submit(make(buffer))?;
         self.submitter.wait(1, None);
         let completion = self.submitter.reap().expect("a submitter waits until its operation is over");
-        completion.into_result().map_err(|failed| failed.status.into())
+        Ok(completion.into_result()?.bio)
     }
 }

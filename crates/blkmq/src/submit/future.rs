@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use crate::request::bio::Bio;
-use crate::request::{Completion, RejectReason, Rejected, RqId, SlotIndex};
+use crate::request::{Completion, Failed, RejectReason, Rejected, RqId, SlotIndex};
 use crate::submit::Submitter;
 use crate::submit::wakers::{self, Gathering};
 use blkmq_sched::Time;
@@ -40,7 +40,7 @@ const _: fn() = || {
     moves::<Operation>();
 };
 
-/// An operation on its way. Resolves to its [`Completion`].
+/// An operation on its way. Resolves to its [`Completion`], or to [`Failed`] if it was not done.
 ///
 /// Dropping it does not end the operation: the buffers stay with it, and are freed when it completes.
 #[must_use = "an operation in the plug goes on when its future is polled"]
@@ -229,9 +229,9 @@ impl Inner {
 }
 
 impl Future for Operation {
-    type Output = Completion;
+    type Output = Result<Completion, Failed>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         assert!(!self.is_over, "a future is not polled after it has resolved");
         let submitter = Arc::clone(&self.inner);
         let gathering = Gathering::begin();
@@ -261,7 +261,7 @@ impl Future for Operation {
         match done {
             Some(completion) => {
                 self.is_over = true;
-                Poll::Ready(completion)
+                Poll::Ready(completion.into_result())
             }
             None => Poll::Pending,
         }

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 
 use blkmq::blocking::BlockingSubmitter;
 use blkmq::driver::spec;
-use blkmq::{Client, RequestQueue, Status};
+use blkmq::{Client, Failed, RequestQueue, Status};
 
 fn disk(device: &str) -> (RequestQueue, BlockingSubmitter) {
     let driver = spec::open(device).expect("the spec is good");
@@ -56,6 +56,7 @@ fn errors_say_what_was_wrong() {
     assert_eq!(error.to_string(), "512 bytes at 100: both must be multiples of the logical block size, 4096 bytes");
     let mut block = [0; 4096];
     let error = disk.read_at(&mut block, 64 * 512).unwrap_err();
-    assert_eq!(error.get_ref().and_then(|source| source.downcast_ref()), Some(&Status::Medium));
+    let failed = error.get_ref().and_then(|inner| inner.downcast_ref::<Failed>());
+    assert_eq!(failed.map(|failed| failed.completion.status), Some(Status::Medium));
     assert!(disk.read_at(&mut block, 0).is_ok(), "an error ends only its own call");
 }
