@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let data = done.bio.buffers.iter().next().expect("a read has a buffer");
         assert!(data.iter().all(|byte| *byte == block as u8));
     }
-    println!("64 blocks written and read back: {}", q.stat());
+    println!("64 blocks written and read back: {}", q.disk_stats());
     drop((submitter, threads));
     Ok(std::fs::remove_file(path)?)
 }

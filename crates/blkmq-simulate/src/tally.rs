@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use blkmq_sync_virtual::Stage;
 use blkmq_vcpu::cache::{Access, Picoseconds};
 use blkmq_vcpu::{Accessed, CpuId, cpu, time, uninterrupted};
-use blkmq_virtual::{HoldStep, RequestQueue, Stats, Wait, WeakRequestQueue, watch_holds};
+use blkmq_virtual::{HoldStep, QueueCounters, RequestQueue, Wait, WeakRequestQueue, watch_holds};
 
 /// What happened to the lines of one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -71,13 +71,13 @@ pub(crate) struct Tally {
     /// Operations that are completed when the measurement ends.
     end: u64,
     began_ns: u64,
-    began_stats: Stats,
+    began_stats: QueueCounters,
     /// The queues of the run, whose statistics are added up.
     queues: Vec<WeakRequestQueue>,
     /// Why an operation failed, which ends the run.
     pub(crate) failed: Option<String>,
     pub(crate) ns: u64,
-    pub(crate) stats: Stats,
+    pub(crate) stats: QueueCounters,
     pub(crate) lines: BTreeMap<&'static str, Moves>,
     pub(crate) threads: Vec<Thread>,
     /// For how long CPUs waited for lines while they waited for no lock.
@@ -241,8 +241,8 @@ pub(crate) fn done(since: u64, taken_over: u64) {
     });
     if is_due {
         let queues = with(|tally| tally.queues.clone());
-        let mut stats = Stats::default();
-        uninterrupted(|| queues.iter().filter_map(WeakRequestQueue::upgrade).for_each(|q| stats += q.stats()));
+        let mut stats = QueueCounters::default();
+        uninterrupted(|| queues.iter().filter_map(WeakRequestQueue::upgrade).for_each(|q| stats += q.counters()));
         with(|tally| tally.pass_mark(now, stats));
     }
 }
@@ -262,7 +262,7 @@ pub(crate) fn in_wait(wait: impl FnOnce()) {
 }
 
 impl Tally {
-    fn pass_mark(&mut self, now: u64, stats: Stats) {
+    fn pass_mark(&mut self, now: u64, stats: QueueCounters) {
         if self.phase == Phase::Before {
             (self.phase, self.began_ns, self.began_stats) = (Phase::Measuring, now, stats);
             self.end = self.completed + self.plan.wanted;

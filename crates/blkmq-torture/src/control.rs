@@ -489,11 +489,11 @@ impl Controller {
     fn look(&mut self) {
         let q = &self.world.q;
         match self.whims.random.below(7) {
-            0 => drop(q.stats()),
-            1 => drop(q.stat()),
+            0 => drop(q.counters()),
+            1 => drop(q.disk_stats()),
             2 => self.world.witness.tell(Event::Inflight(uninterrupted(|| q.inflight()))),
             3 => drop(q.range_stats()),
-            4 => _ = q.in_flight(),
+            4 => _ = q.busy_tags(),
             5 => drop(q.knob("scheduler")),
             _ => drop(q.dump()),
         }
@@ -523,7 +523,7 @@ impl World {
     pub(crate) fn tell_counts(&self) {
         let q = &self.q;
         let (counts, ranges) = uninterrupted(|| {
-            let (stats, stat, in_flight, inflight) = (q.stats(), q.stat(), q.in_flight(), q.inflight());
+            let (stats, stat, in_flight, inflight) = (q.counters(), q.disk_stats(), q.busy_tags(), q.inflight());
             (Counts { stats, stat, in_flight, inflight }, self.count_ranges())
         });
         self.witness.tell(Event::Counted(&counts));

@@ -5,7 +5,7 @@ use blkmq_sched::{
     Class, ClientId, ClientSettings, GroupId, GroupSettings, Info, InsertAt, MergeHow, NewDepths, Op, Passing, Reason,
     Report, RqId, SchedDomain, Sums, Ticket, Time,
 };
-use blkmq_virtual::{Flags, IoPriority, Locking, RejectReason, Stat, Stats, Status};
+use blkmq_virtual::{DiskStats, Flags, IoPriority, Locking, QueueCounters, RejectReason, Status};
 
 /// When and where something happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -142,8 +142,8 @@ pub(crate) struct DeviceState {
 /// What a queue counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Counts {
-    pub(crate) stats: Stats,
-    pub(crate) stat: Stat,
+    pub(crate) stats: QueueCounters,
+    pub(crate) stat: DiskStats,
     /// Tags that are out.
     pub(crate) in_flight: u32,
     /// Reads, and others, that the device has.
@@ -158,7 +158,7 @@ pub(crate) struct RangeCount {
     /// First sector, and the first sector after the range.
     pub(crate) first: u64,
     pub(crate) end: u64,
-    pub(crate) stat: Stat,
+    pub(crate) stat: DiskStats,
 }
 
 /// What happens. The name of the variant says it. Lists are borrowed for the time of the call only.

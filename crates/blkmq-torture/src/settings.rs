@@ -62,7 +62,7 @@ pub(crate) fn wants_reports(scheduler: &str) -> bool {
 /// Whether under this locking a thread that finds another thread inserting leaves its plug to that thread. Then these
 /// hold too:
 ///
-/// - Requests count as staged (`Stats::staged`).
+/// - Requests count as staged (`QueueCounters::staged`).
 /// - Other threads see at once that a request has come into the scheduler: the word that the inserting thread holds is
 ///   free again only after the counts, or WAITING, show the request.
 /// - No request that is submitted after a submitter's call that passed on its plug passes the scheduler by while a

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use blkmq::{
-    Bio, Buffer, Buffers, Client, Clock, IoPriority, Op, QueueError, RejectReason, Rejected, RequestQueue, Stats,
-    Status, Submitter, Time,
+    Bio, Buffer, Buffers, Client, Clock, IoPriority, Op, QueueCounters, QueueError, RejectReason, Rejected,
+    RequestQueue, Status, Submitter, Time,
 };
 
 use crate::load::{Cursor, Operation};
@@ -82,7 +82,7 @@ pub struct Outcome {
     /// time from its submission.
     pub latencies: Latencies,
     /// What the queue counted.
-    pub stats: Stats,
+    pub stats: QueueCounters,
 }
 
 /// A load cannot be played, or not to its end.
@@ -141,7 +141,7 @@ pub fn play(
     }
     match player.fault {
         Some(fault) => Err(PlayError::Load(fault)),
-        None => Ok(Outcome { stats: q.stats(), ..player.outcome }),
+        None => Ok(Outcome { stats: q.counters(), ..player.outcome }),
     }
 }
 

@@ -55,5 +55,5 @@ fn main() {
     for _ in 0..requests / batch {
         pass_through(&mut submitter, &mut bios);
     }
-    println!("{scheduler}, {locking}, statistics {statistics}: {:?}", q.stats());
+    println!("{scheduler}, {locking}, statistics {statistics}: {:?}", q.counters());
 }

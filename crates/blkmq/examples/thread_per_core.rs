@@ -29,6 +29,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             });
         }
     });
-    println!("{cores} cores: {:?}", q.stats());
+    println!("{cores} cores: {:?}", q.counters());
     Ok(())
 }

@@ -48,9 +48,9 @@ pub use blkmq_sync::notify::Notify;
 pub use control::{Change, Freeze, QUEUE_KNOBS, Quiesce};
 pub use dispatcher::Background;
 pub use queue::{
-    Accounting, Builder, ClientInfo, GateCounts, GroupInfo, LimiterInfo, LimitsError, Locking, MAX_GROUP_DEPTH,
-    MAX_RANGES, Measures, QueueError, RangeError, RequestQueue, SchedulerChoice, SectorRange, Service, Stat, Stats,
-    TenantError, Tenants, Wait, Wakeups, WeakRequestQueue, scheduler_names,
+    Accounting, Builder, ClientInfo, DiskStats, GateCounts, GroupInfo, LimiterInfo, LimitsError, Locking,
+    MAX_GROUP_DEPTH, MAX_RANGES, Measures, QueueCounters, QueueError, RangeError, RequestQueue, SchedulerChoice,
+    SectorRange, Service, TenantError, Tenants, Wait, Wakeups, WeakRequestQueue, scheduler_names,
 };
 #[cfg(virtual_cpus)]
 pub use queue::{HoldStep, HoldWatcher, LimiterStep, LimiterWatcher, watch_holds, watch_limiters};

@@ -25,7 +25,7 @@ mod topology;
 #[cfg(virtual_cpus)]
 mod watch;
 
-pub use accounting::{GateCounts, MAX_RANGES, SectorRange, Stat, Stats, Wakeups};
+pub use accounting::{DiskStats, GateCounts, MAX_RANGES, QueueCounters, SectorRange, Wakeups};
 pub use builder::Builder;
 pub use error::{LimitsError, QueueError, RangeError, TenantError};
 pub use experiments::{Accounting, Wait};

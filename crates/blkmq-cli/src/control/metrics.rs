@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use blkmq::driver::Health;
 use blkmq::sched::limiter::Phase;
-use blkmq::{Stat, Stats};
+use blkmq::{DiskStats, QueueCounters};
 use blkmq_export::{FrontEnd, Histogram, Kind, Latencies};
 
 use self::counters::{COUNTERS, Family, Sample};
@@ -41,8 +41,8 @@ fn begin(out: &mut String, name: &str, kind: &str, help: &str) {
 /// All metrics.
 pub(super) fn text(state: &State) -> String {
     let mut out = String::new();
-    let counted: Vec<(&Served, Stat, Stats)> =
-        state.queues.iter().map(|queue| (queue, queue.q.stat(), queue.q.stats())).collect();
+    let counted: Vec<(&Served, DiskStats, QueueCounters)> =
+        state.queues.iter().map(|queue| (queue, queue.q.disk_stats(), queue.q.counters())).collect();
     begin(&mut out, "queue", "info", "What each queue is.");
     for (Served { name, device, q, .. }, ..) in &counted {
         let (name, device, scheduler, locking) = (escaped(name), escaped(device), q.scheduler(), q.locking());

@@ -130,7 +130,7 @@ pub(crate) struct Answered {
 impl Stat {
     /// The present numbers of a queue.
     pub(crate) fn of(queue: &str, q: &blkmq::RequestQueue, answered: &[Answered]) -> Self {
-        let stat = q.stat();
+        let stat = q.disk_stats();
         let exports: Vec<_> = answered.iter().filter(|answered| answered.queue == queue).collect();
         let mut errors = Errors::default();
         exports.iter().flat_map(|answered| answered.errors).for_each(|of| errors += of);

@@ -38,7 +38,7 @@ pub(crate) fn check(path: &str, disk: &str) {
             .collect();
         let models: Vec<_> = threads.into_iter().map(|thread| thread.join().expect("it came to its end")).collect();
         assert_eq!(status_of(&mut submitter(&q), Bio::flush()), Status::Ok);
-        assert_eq!(q.in_flight(), 0);
+        assert_eq!(q.busy_tags(), 0);
         drop(q);
         let file = File::open(disk).expect("it is there");
         for (number, model) in models.iter().enumerate() {

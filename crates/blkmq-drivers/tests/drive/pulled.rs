@@ -113,7 +113,7 @@ fn check_away(disk: &Path, away: &str, failing: u64, back: &str) -> PathBuf {
         assert!(submitted == completed && failed >= failing, "{completed} of {submitted}, {failed} failed");
         println!("{submitted} requests, {failed} failed");
     }
-    assert_eq!(q.in_flight(), 0);
+    assert_eq!(q.busy_tags(), 0);
     for bio in [Bio::flush(), Bio::discard(0, 8), Bio::write_zeroes(0, 8), Bio::read(0, Buffer::zeroed(BLOCK))] {
         let op = bio.op;
         assert_eq!(status_of(&mut submitter(&q), bio), Status::IoError, "{op:?}");

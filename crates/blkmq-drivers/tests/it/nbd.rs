@@ -271,7 +271,7 @@ fn when_the_server_goes_every_request_fails() {
     let over = run(&mut submitter, [Bio::read(0, Buffer::zeroed(SECTOR))]);
     assert_eq!(over.len(), 33);
     assert!(over.iter().all(|done| done.status == Status::IoError), "{over:?}");
-    assert_eq!(q.in_flight(), 0);
+    assert_eq!(q.busy_tags(), 0);
 }
 
 /// Red if no thread is woken when the socket takes more: the server reads only after everything is submitted.

@@ -183,7 +183,7 @@ fn control(q: &RequestQueue) {
         let _ = change.expect("the value is a good one").wait();
     }
     q.revalidate().expect("it did not shrink");
-    let looks = (q.stats(), q.range_stats(), q.tenants().clients(), q.tenants().groups(), q.in_flight(), q.dump());
+    let looks = (q.counters(), q.range_stats(), q.tenants().clients(), q.tenants().groups(), q.busy_tags(), q.dump());
     assert!(looks.5.contains("hctx 0"));
 }
 

@@ -85,7 +85,7 @@ impl Checker for Busy {
 
 #[cfg(test)]
 mod tests {
-    use blkmq_virtual::{Stat, Status};
+    use blkmq_virtual::{DiskStats, Status};
 
     use super::super::super::event::Counts;
     use super::super::testing::*;
@@ -99,7 +99,7 @@ mod tests {
     }
 
     fn counts(io_ticks: u64) -> Counts {
-        Counts { stat: Stat { io_ticks, ..Stat::default() }, ..super::super::testing::counts(0) }
+        Counts { stat: DiskStats { io_ticks, ..DiskStats::default() }, ..super::super::testing::counts(0) }
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! operation is outstanding.
 
 use blkmq_sched::{Op, RqId};
-use blkmq_virtual::{Locking, Stat, Stats, Status};
+use blkmq_virtual::{DiskStats, Locking, QueueCounters, Status};
 
 use super::super::event::{Action, Asked, Control, Counts, Event, Phase, Stamp};
 use super::super::settings::{chooses_in_batches, takes_all};
@@ -76,8 +76,8 @@ struct Operation {
 /// A moment at which the queue had drained.
 #[derive(Debug, Clone, Copy, Default)]
 struct Moment {
-    stats: Stats,
-    stat: Stat,
+    stats: QueueCounters,
+    stat: DiskStats,
     seen: Seen,
     outstanding: Parts,
     /// Whether the locking took all (`takes_all`) at some time before the moment.
@@ -319,7 +319,7 @@ impl Moment {
         grown("read_sectors", stat.read_sectors, before.read_sectors, sectors, sectors_before, 0)?;
         self.judge_flushing(last, 1, |stat| (stat.write_ios, stat.write_sectors))?;
         self.judge_flushing(last, 2, |stat| (stat.discard_ios, stat.discard_sectors))?;
-        let requests = |stat: &Stat| {
+        let requests = |stat: &DiskStats| {
             let ios = stat.read_ios + stat.write_ios + stat.discard_ios;
             ios + stat.read_merges + stat.write_merges + stat.discard_merges
         };
@@ -335,7 +335,7 @@ impl Moment {
 
     /// Checks the counts of one group. Operations that only flush count as writes. Writes and discards whose flush
     /// failed count too.
-    fn judge_flushing(&self, last: &Self, group: usize, of: fn(&Stat) -> (u64, u64)) -> Result<(), String> {
+    fn judge_flushing(&self, last: &Self, group: usize, of: fn(&DiskStats) -> (u64, u64)) -> Result<(), String> {
         let name = ["read", "write", "discard"][group];
         let (seen, before) = (&self.seen, &last.seen);
         let (ended, sectors) = (seen.ended[group] - before.ended[group], seen.sectors[group] - before.sectors[group]);
@@ -349,7 +349,7 @@ impl Moment {
 
     /// Checks that the statistics counted nothing since `last`, while they were off.
     fn judge_silence(&self, last: &Self) -> Result<(), String> {
-        let silent = |stat: &Stat| Stat { in_flight: 0, ..*stat };
+        let silent = |stat: &DiskStats| DiskStats { in_flight: 0, ..*stat };
         if silent(&self.stat) == silent(&last.stat) {
             return Ok(());
         }
@@ -422,9 +422,15 @@ mod tests {
         told.good(Event::Installed { scheduler: Some("mq-deadline") }).good(submitted(1, asked(Op::Read, 0, 8)));
         told.good(inserted(rq, info(Op::Read, 0, 8), 0)).good(chosen(rq, 0)).good(offered(rq, Op::Read, 0, 8, &[]));
         told.good(started(rq)).good(completed(rq, Status::Ok)).good(reaped(1, rq, Status::Ok));
-        let stats =
-            Stats { entered: 1, completed: 1, issued: 1, dispatched: 1, dispatch_batches: 1, ..Stats::default() };
-        let stat = Stat { read_ios: 1, read_sectors: 8, ..Stat::default() };
+        let stats = QueueCounters {
+            entered: 1,
+            completed: 1,
+            issued: 1,
+            dispatched: 1,
+            dispatch_batches: 1,
+            ..QueueCounters::default()
+        };
+        let stat = DiskStats { read_ios: 1, read_sectors: 8, ..DiskStats::default() };
         (told, Counts { stats, stat, ..counts(0) })
     }
 
@@ -471,8 +477,8 @@ mod tests {
         // A request counts once, however often it is offered.
         told.good(acted(rq, Action::GivenBack)).good(offered(rq, Op::Read, 0, 8, &[])).good(started(rq));
         told.good(completed(rq, Status::Ok)).good(reaped(2, rq, Status::Ok));
-        counts.stats = Stats { entered: 2, completed: 2, issued: 3, requeued: 1, ..counts.stats };
-        counts.stat = Stat { read_ios: 2, read_sectors: 16, ..counts.stat };
+        counts.stats = QueueCounters { entered: 2, completed: 2, issued: 3, requeued: 1, ..counts.stats };
+        counts.stat = DiskStats { read_ios: 2, read_sectors: 16, ..counts.stat };
         told.bad(Event::Counted(&counts), "bypassed=0, and there were 1");
         counts.stats.bypassed = 1;
         told.good(Event::Counted(&counts));
@@ -501,7 +507,7 @@ mod tests {
             counts.stats.dispatch_batches = batches;
             assert_eq!(told.tell(Event::Counted(&counts)).is_ok(), is_right, "{batches} batches");
         }
-        counts.stats = Stats { dispatch_batches: 3, staged: 1, ..counts.stats };
+        counts.stats = QueueCounters { dispatch_batches: 3, staged: 1, ..counts.stats };
         told.bad(Event::Counted(&counts), "staged=1, and there were 0");
         told.good(changed(Control::Locking(Locking::Combining), Phase::Done));
         come(&mut told, &mut counts, 4);
@@ -521,8 +527,8 @@ mod tests {
         told.good(acted(rq, Action::GaveUp)).good(reaped(2, rq, Status::Timeout));
         told.good(submitted(3, asked(Op::Discard, 8, 8))).good(offered(other, Op::Discard, 8, 8, &[]));
         told.good(acted(other, Action::FinishedAtOnce(Status::Medium))).good(reaped(3, other, Status::Medium));
-        counts.stats = Stats { entered: 3, completed: 3, issued: 4, requeued: 1, timeouts: 1, ..counts.stats };
-        counts.stat = Stat { discard_ios: 2, discard_sectors: 16, ..counts.stat };
+        counts.stats = QueueCounters { entered: 3, completed: 3, issued: 4, requeued: 1, timeouts: 1, ..counts.stats };
+        counts.stat = DiskStats { discard_ios: 2, discard_sectors: 16, ..counts.stat };
         told.bad(Event::Counted(&counts), "errors=0, and there were 2");
         counts.stats.errors = 2;
         told.good(Event::Counted(&counts));
@@ -538,11 +544,11 @@ mod tests {
         told.good(Event::Merged { into: rq, info: info(Op::Read, 4, 8), how: MergeHow::Back }).good(chosen(rq, 0));
         told.good(offered(rq, Op::Read, 0, 12, &[])).good(acted(rq, Action::FinishedAtOnce(Status::Ok)));
         counts.stats =
-            Stats { entered: 4, completed: 4, issued: 2, dispatched: 2, dispatch_batches: 2, ..counts.stats };
-        counts.stat = Stat { read_ios: 2, read_sectors: 20, read_merges: 2, ..counts.stat };
+            QueueCounters { entered: 4, completed: 4, issued: 2, dispatched: 2, dispatch_batches: 2, ..counts.stats };
+        counts.stat = DiskStats { read_ios: 2, read_sectors: 20, read_merges: 2, ..counts.stat };
         counts.stats.merges_insert = 1;
         // Not reaped yet, so it is not known how many of the operations left the plug.
-        told.good(Event::Counted(&Counts { stats: Stats { merges_plug: 1, ..counts.stats }, ..counts }));
+        told.good(Event::Counted(&Counts { stats: QueueCounters { merges_plug: 1, ..counts.stats }, ..counts }));
         for bio in 2..5 {
             told.good(reaped(bio, rq, Status::Ok));
         }
@@ -558,8 +564,8 @@ mod tests {
         let flags = Flags { nowait: true, ..Flags::NONE };
         told.good(submitted(3, Asked { flags, ..asked(Op::Write, 0, 8) }));
         told.good(reaped(3, id(1, 2, 0), Status::Again));
-        counts.stats = Stats { entered: 3, completed: 3, issued: 2, errors: 1, ..counts.stats };
-        counts.stat = Stat { write_ios: 1, ..counts.stat };
+        counts.stats = QueueCounters { entered: 3, completed: 3, issued: 2, errors: 1, ..counts.stats };
+        counts.stat = DiskStats { write_ios: 1, ..counts.stat };
         told.bad(Event::Counted(&counts), "flush_ios=0, and there were 1");
         counts.stat.flush_ios += 1;
         told.good(Event::Counted(&counts));
@@ -574,8 +580,9 @@ mod tests {
         told.good(reaped(2, id(1, 0, 1), Status::Medium));
         // The other three were refused, each as a request of its own or after it joined another in the plug. So no more
         // than these can have joined.
-        counts.stats = Stats { entered: 5, completed: 5, errors: 4, merges_plug: 4, bypassed: 1, ..counts.stats };
-        counts.stat = Stat { write_ios: 1, write_sectors: 16, ..counts.stat };
+        counts.stats =
+            QueueCounters { entered: 5, completed: 5, errors: 4, merges_plug: 4, bypassed: 1, ..counts.stats };
+        counts.stat = DiskStats { write_ios: 1, write_sectors: 16, ..counts.stat };
         told.bad(Event::Counted(&counts), "merges_plug=4, and there were 0 to 3");
         counts.stats.merges_plug = 0;
         told.good(Event::Counted(&counts));
@@ -586,7 +593,7 @@ mod tests {
         let knob = |value, phase| changed(Control::QueueKnob("iostats", value), phase);
         let (mut told, mut counts) = one_read();
         // The statistics were on for a part of the time, so it is not known what they counted.
-        counts.stat = Stat::default();
+        counts.stat = DiskStats::default();
         told.good(knob(0, Phase::Begun)).good(knob(0, Phase::Done)).good(Event::Counted(&counts));
         told.good(Event::Counted(&counts));
         counts.stat.read_ios = 1;

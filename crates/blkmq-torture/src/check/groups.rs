@@ -7,7 +7,7 @@
 //! each merge the sum may lack one operation, at most the longest.
 
 use blkmq_sched::{Op, RqId, Time};
-use blkmq_virtual::{Limits, Stat, Status};
+use blkmq_virtual::{DiskStats, Limits, Status};
 
 use super::super::event::{Action, Asked, Control, Event, Phase, Stamp, Times};
 use super::book::Book;
@@ -122,7 +122,7 @@ impl Groups {
         }
     }
 
-    fn counted(&self, now: Time, stat: &Stat) -> Result<(), String> {
+    fn counted(&self, now: Time, stat: &DiskStats) -> Result<(), String> {
         let mut groups = self.groups;
         for (_, Operation { asked, nr_parts, since, .. }) in self.operations.iter() {
             // The operation may be over and not reaped.
@@ -210,15 +210,15 @@ mod tests {
         told.good(Event::Reaped { submitter, bio, id, status: Status::Ok, times, data: &[] });
     }
 
-    fn tell(told: &mut Told<Groups>, stat: Stat) -> Result<(), Violation> {
+    fn tell(told: &mut Told<Groups>, stat: DiskStats) -> Result<(), Violation> {
         told.tell(Event::Counted(&super::super::super::event::Counts { stat, ..counts(0) }))
     }
 
-    fn good(told: &mut Told<Groups>, stat: Stat) {
+    fn good(told: &mut Told<Groups>, stat: DiskStats) {
         assert_eq!(tell(told, stat), Ok(()), "{stat}");
     }
 
-    fn bad(told: &mut Told<Groups>, stat: Stat, says: &str) {
+    fn bad(told: &mut Told<Groups>, stat: DiskStats, says: &str) {
         let what = tell(told, stat).expect_err("the checker reports it").what;
         assert!(what.contains(says), "{what}");
     }
@@ -228,15 +228,19 @@ mod tests {
         let mut told = told();
         over(&mut told, 1, Op::Read, 10);
         over(&mut told, 2, Op::Write, 30);
-        let stat = Stat { read_ios: 1, read_ticks: 10, write_ios: 1, write_ticks: 30, ..Stat::default() };
+        let stat = DiskStats { read_ios: 1, read_ticks: 10, write_ios: 1, write_ticks: 30, ..DiskStats::default() };
         good(&mut told, stat);
-        bad(&mut told, Stat { read_ticks: 30, write_ticks: 10, ..stat }, "30 ms of reads, and they took 10 to 10 ms");
-        bad(&mut told, Stat { read_ticks: 8, ..stat }, "8 ms of reads");
-        bad(&mut told, Stat { write_ticks: 32, ..stat }, "32 ms of writes");
-        bad(&mut told, Stat { read_ios: 2, ..stat }, "2 reads and 0 merges of them, and there were 1 to 1");
-        bad(&mut told, Stat { write_merges: 1, ..stat }, "1 writes and 1 merges");
-        bad(&mut told, Stat { discard_ios: 1, ..stat }, "1 discards");
-        let moved = Stat { read_ios: 0, read_ticks: 0, discard_ios: 1, discard_ticks: 10, ..stat };
+        bad(
+            &mut told,
+            DiskStats { read_ticks: 30, write_ticks: 10, ..stat },
+            "30 ms of reads, and they took 10 to 10 ms",
+        );
+        bad(&mut told, DiskStats { read_ticks: 8, ..stat }, "8 ms of reads");
+        bad(&mut told, DiskStats { write_ticks: 32, ..stat }, "32 ms of writes");
+        bad(&mut told, DiskStats { read_ios: 2, ..stat }, "2 reads and 0 merges of them, and there were 1 to 1");
+        bad(&mut told, DiskStats { write_merges: 1, ..stat }, "1 writes and 1 merges");
+        bad(&mut told, DiskStats { discard_ios: 1, ..stat }, "1 discards");
+        let moved = DiskStats { read_ios: 0, read_ticks: 0, discard_ios: 1, discard_ticks: 10, ..stat };
         bad(&mut told, moved, "0 reads and 0 merges");
     }
 
@@ -244,7 +248,8 @@ mod tests {
     fn what_merged_lasts_as_long_as_one_of_it() {
         let mut told = told();
         (1..=3).for_each(|bio| over(&mut told, bio, Op::Discard, 10 * bio));
-        let stat = |ticks| Stat { discard_ios: 2, discard_merges: 1, discard_ticks: ticks, ..Stat::default() };
+        let stat =
+            |ticks| DiskStats { discard_ios: 2, discard_merges: 1, discard_ticks: ticks, ..DiskStats::default() };
         good(&mut told, stat(50));
         good(&mut told, stat(30));
         bad(&mut told, stat(28), "28 ms of discards, and they took 30 to 60 ms");
@@ -256,7 +261,7 @@ mod tests {
         let mut told = told();
         over_at(&mut told, 1, Op::Read, 3, 10);
         over_at(&mut told, 2, Op::Read, 12, 10);
-        let stat = |ticks| Stat { read_ios: 2, read_ticks: ticks, ..Stat::default() };
+        let stat = |ticks| DiskStats { read_ios: 2, read_ticks: ticks, ..DiskStats::default() };
         good(&mut told, stat(5));
         good(&mut told, stat(7));
         bad(&mut told, stat(4), "4 ms of reads, and they took 5 to 7 ms");
@@ -272,10 +277,10 @@ mod tests {
         told.good(submitted(3, asked(Op::Read, 0, 8)));
         told.now += 5 * MS;
         for last in [Event::HandedBack { submitter: 1, bio: 3 }, Event::Left { submitter: 1, hands_back: true }] {
-            good(&mut told, Stat { read_ios: 1, read_ticks: 10, ..Stat::default() });
-            good(&mut told, Stat { read_ios: 3, read_ticks: 15, ..Stat::default() });
-            bad(&mut told, Stat { read_ios: 4, read_ticks: 15, ..Stat::default() }, "there were 1 to 3");
-            bad(&mut told, Stat { read_ios: 3, read_ticks: 16, ..Stat::default() }, "16 ms");
+            good(&mut told, DiskStats { read_ios: 1, read_ticks: 10, ..DiskStats::default() });
+            good(&mut told, DiskStats { read_ios: 3, read_ticks: 15, ..DiskStats::default() });
+            bad(&mut told, DiskStats { read_ios: 4, read_ticks: 15, ..DiskStats::default() }, "there were 1 to 3");
+            bad(&mut told, DiskStats { read_ios: 3, read_ticks: 16, ..DiskStats::default() }, "16 ms");
             told.good(last);
         }
     }
@@ -286,9 +291,9 @@ mod tests {
         let rq = id(0, 0, 0);
         told.good(offered(rq, Op::Flush, 0, 0, &[])).good(acted(rq, Action::Started { due: Some(Time(7 * MS)) }));
         told.good(completed(rq, Status::Ok));
-        bad(&mut told, Stat { flush_ios: 1, flush_ticks: 5, ..Stat::default() }, "5 ms of flushes");
-        good(&mut told, Stat { flush_ios: 1, flush_ticks: 7, ..Stat::default() });
+        bad(&mut told, DiskStats { flush_ios: 1, flush_ticks: 5, ..DiskStats::default() }, "5 ms of flushes");
+        good(&mut told, DiskStats { flush_ios: 1, flush_ticks: 7, ..DiskStats::default() });
         told.good(changed(Control::QueueKnob("iostats", 0), Phase::Begun));
-        good(&mut told, Stat { read_ios: 1, ..Stat::default() });
+        good(&mut told, DiskStats { read_ios: 1, ..DiskStats::default() });
     }
 }

@@ -4,7 +4,7 @@
 //! before.
 
 use blkmq_sched::{Op, RqId};
-use blkmq_virtual::{Limits, Stat};
+use blkmq_virtual::{DiskStats, Limits};
 
 use super::super::event::{Control, Event, Phase, RangeCount, Stamp};
 use super::super::text::Request;
@@ -75,7 +75,7 @@ impl Ranges {
             let before = self.ranges.iter().find(|range| range.count.name == now.name);
             let verdict = match (before, self.iostats) {
                 (Some(before), Some(is_on)) => judge(before, &now.stat, is_on, self.limits.write_cache),
-                (None, _) if now.stat != Stat::default() => Err(format!("{}, and it is a new range", now.stat)),
+                (None, _) if now.stat != DiskStats::default() => Err(format!("{}, and it is a new range", now.stat)),
                 _ => Ok(()),
             };
             let drained = verdict.map_err(|what| Violation::new(RULE, what)).and_then(|()| self.judge_drained(now));
@@ -113,9 +113,9 @@ impl Ranges {
 }
 
 /// Compares what a range has counted since `before` with what ended in it.
-fn judge(before: &Range, stat: &Stat, is_on: bool, write_cache: bool) -> Result<(), String> {
+fn judge(before: &Range, stat: &DiskStats, is_on: bool, write_cache: bool) -> Result<(), String> {
     let Range { count: RangeCount { stat: was, .. }, ended, sectors } = before;
-    let counts = |stat: &Stat| {
+    let counts = |stat: &DiskStats| {
         let ios = [stat.read_ios, stat.write_ios, stat.discard_ios];
         (ios, [stat.read_sectors, stat.write_sectors, stat.discard_sectors])
     };
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     const EMPTY: RangeCount = RangeCount { name: 3, first: 100, end: 200, stat: NOTHING };
-    const NOTHING: Stat = Stat {
+    const NOTHING: DiskStats = DiskStats {
         read_ios: 0,
         read_merges: 0,
         read_sectors: 0,
@@ -185,7 +185,7 @@ mod tests {
         flush_ios: 0,
         flush_ticks: 0,
     };
-    const READ: Stat = Stat { read_ios: 1, read_sectors: 8, ..NOTHING };
+    const READ: DiskStats = DiskStats { read_ios: 1, read_sectors: 8, ..NOTHING };
 
     fn told() -> Told<Ranges> {
         let mut told = Told::new(Ranges::new(&FACTS));
@@ -208,9 +208,9 @@ mod tests {
         }
         let mut told = told();
         ends(&mut told, id(1, 0, 0), Op::Read, 100);
-        let stat = Stat { read_sectors: 7, ..READ };
+        let stat = DiskStats { read_sectors: 7, ..READ };
         told.bad(Event::CountedRanges(&[RangeCount { stat, ..EMPTY }]), "7 sectors of reads more, and there were 8");
-        let stat = Stat { in_flight: 1, ..READ };
+        let stat = DiskStats { in_flight: 1, ..READ };
         told.good(inserted(id(1, 2, 5), info(Op::Read, 150, 8), 0));
         told.bad(Event::CountedRanges(&[RangeCount { stat, ..EMPTY }]), "1 in flight: of those that came in, request");
     }
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn writes_that_waited_in_vain_count() {
-        let write = Stat { write_ios: 2, write_sectors: 16, ..NOTHING };
+        let write = DiskStats { write_ios: 2, write_sectors: 16, ..NOTHING };
         let mut told = told();
         ends(&mut told, id(1, 0, 0), Op::Write, 100);
         told.bad(Event::CountedRanges(&[EMPTY]), "0 writes more, and there were 1");
@@ -249,7 +249,7 @@ mod tests {
         told.good(Event::CountedRanges(&[moved, another]));
         told.bad(Event::CountedRanges(&[RangeCount { stat: NOTHING, ..moved }]), "more, and there were 0");
         ends(&mut told, id(1, 0, 1), Op::Read, 0);
-        let stat = Stat { read_ios: 2, read_sectors: 16, ..NOTHING };
+        let stat = DiskStats { read_ios: 2, read_sectors: 16, ..NOTHING };
         told.good(Event::CountedRanges(&[RangeCount { stat, ..moved }]));
     }
 

@@ -2,7 +2,7 @@
 
 use blkmq_sched::{ClientId, Info, InsertAt, IoPriority, MergeLevel, Op, RqId, Time};
 use blkmq_virtual::driver::Topology;
-use blkmq_virtual::{Flags, Limits, Locking, Stat, Stats, Status};
+use blkmq_virtual::{DiskStats, Flags, Limits, Locking, QueueCounters, Status};
 
 use super::super::event::{Action, Asked, Control, Counts, Event, Phase, Stamp, Times};
 use super::{Checker, Facts, Violation};
@@ -155,5 +155,5 @@ pub(super) const fn chosen(rq: RqId, now: u64) -> Event<'static> {
 
 /// The counts of a queue that has counted nothing, with this many tags out.
 pub(super) fn counts(in_flight: u32) -> Counts {
-    Counts { stats: Stats::default(), stat: Stat::default(), in_flight, inflight: [0; 2] }
+    Counts { stats: QueueCounters::default(), stat: DiskStats::default(), in_flight, inflight: [0; 2] }
 }

@@ -42,7 +42,7 @@ fn busy_ms(seed: u64, act: fn(&RequestQueue)) -> u64 {
             act(&q);
         }
         clients.into_iter().for_each(|client| client.join().expect("it does not panic"));
-        told.send(q.stat().io_ticks).expect("the test listens");
+        told.send(q.disk_stats().io_ticks).expect("the test listens");
     });
     assert!(matches!(ended, Ended::Finished), "seed {seed}: {ended:?}");
     heard.recv().expect("it was told")
@@ -52,7 +52,7 @@ fn busy_ms(seed: u64, act: fn(&RequestQueue)) -> u64 {
 #[test]
 fn who_reads_counts_no_time_as_busy_while_the_statistics_are_off() {
     for seed in 0..20 {
-        let busy = busy_ms(seed, |q| (0..10).for_each(|_| assert_eq!(q.stat().io_ticks, 0)));
+        let busy = busy_ms(seed, |q| (0..10).for_each(|_| assert_eq!(q.disk_stats().io_ticks, 0)));
         assert_eq!(busy, 0, "seed {seed}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-use blkmq::Stats;
+use blkmq::QueueCounters;
 
 use super::cpu::Usage;
 use super::{Latency, Waits};
@@ -121,7 +121,7 @@ pub struct LayerOutcome {
     /// while operations were outstanding.
     pub wait_ns: u64,
     /// What the queue counted during the run.
-    pub stats: Stats,
+    pub stats: QueueCounters,
 }
 
 impl Outcome {

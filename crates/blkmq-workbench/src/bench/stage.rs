@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use blkmq::{RequestQueue, Stats, Submitter};
+use blkmq::{QueueCounters, RequestQueue, Submitter};
 
 use super::cpu::thread_cpu_ns;
 use super::range_locks::RangeLocks;
@@ -22,7 +22,7 @@ pub(super) struct Stage {
 /// The point at which the measurement began.
 #[derive(Debug, Clone, Copy)]
 struct Base {
-    stats: Stats,
+    stats: QueueCounters,
     /// CPU time of the thread that ended the last ramp; 0 without one.
     cpu_ns: u64,
 }
@@ -32,7 +32,7 @@ impl Stage {
     pub(super) fn new(q: &RequestQueue, nr_ramping: usize) -> Self {
         Self {
             nr_ramping: AtomicUsize::new(nr_ramping),
-            base: Mutex::new(Base { stats: q.stats(), cpu_ns: 0 }),
+            base: Mutex::new(Base { stats: q.counters(), cpu_ns: 0 }),
             range_locks: Arc::default(),
         }
     }
@@ -41,13 +41,13 @@ impl Stage {
     pub(super) fn ramp_is_over(&self, submitter: &Submitter) {
         if self.nr_ramping.fetch_sub(1, Ordering::Relaxed) == 1 {
             *self.base.lock().unwrap_or_else(PoisonError::into_inner) =
-                Base { stats: submitter.queue().stats(), cpu_ns: thread_cpu_ns() };
+                Base { stats: submitter.queue().counters(), cpu_ns: thread_cpu_ns() };
         }
     }
 
     /// What the queue has counted since the measurement began.
-    pub(super) fn stats(&self, q: &RequestQueue) -> Stats {
-        q.stats() - self.base.lock().unwrap_or_else(PoisonError::into_inner).stats
+    pub(super) fn stats(&self, q: &RequestQueue) -> QueueCounters {
+        q.counters() - self.base.lock().unwrap_or_else(PoisonError::into_inner).stats
     }
 
     /// CPU time that the calling thread has used since the measurement began. All jobs are tasks of this thread, which

@@ -257,7 +257,7 @@ impl Run<'_> {
 
     /// Whether the device has nothing while requests wait.
     fn is_waiting(&self) -> bool {
-        self.queues.iter().all(|q| q.in_flight() == 0) && !self.workers.iter().all(Worker::is_idle)
+        self.queues.iter().all(|q| q.busy_tags() == 0) && !self.workers.iter().all(Worker::is_idle)
     }
 
     fn poll_all(&mut self) -> bool {
@@ -273,7 +273,7 @@ impl Run<'_> {
         let of_queue = |number: usize| {
             let poller = &self.workers[self.pollers[number]].submitters[number];
             // The one that polled last speaks for all, as long as it waits for something itself.
-            if self.shares_all && self.queues[number].in_flight() > 0 && poller.nr_outstanding() > 0 {
+            if self.shares_all && self.queues[number].busy_tags() > 0 && poller.nr_outstanding() > 0 {
                 return poller.next_wakeup();
             }
             self.workers.iter().filter_map(|worker| worker.submitters[number].next_wakeup()).min()

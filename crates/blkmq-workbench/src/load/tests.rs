@@ -117,5 +117,5 @@ fn a_load_that_cannot_be_read_on_is_played_to_there_and_said_so() {
     let q = blkmq::RequestQueue::builder(driver).clock(clock).build().expect("it makes sense");
     let played = crate::play(&load, &q, crate::Speed::Max, &AtomicBool::new(false), &mut |_| ());
     assert!(matches!(&played, Err(crate::PlayError::Load(error)) if error.kind() == io::ErrorKind::UnexpectedEof));
-    assert_eq!(q.stats().issued, 256, "the first block was played");
+    assert_eq!(q.counters().issued, 256, "the first block was played");
 }

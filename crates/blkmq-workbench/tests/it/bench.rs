@@ -106,11 +106,11 @@ fn the_outcome_is_what_the_queue_counted() {
             for job in published(3, 20 * MS) {
                 let mut bench =
                     Bench::new(std::slice::from_ref(&job), &setup(TIMED, scheduler, clock)).expect("it fits");
-                let before = bench.queue().stats();
+                let before = bench.queue().counters();
                 let outcome = bench.run(&Control::default()).expect("it runs");
                 assert_eq!(outcome.error(), None);
                 assert_eq!(outcome.jobs.len(), 3);
-                let (stats, layer) = (bench.queue().stats(), outcome.layer);
+                let (stats, layer) = (bench.queue().counters(), outcome.layer);
                 assert!(outcome.ios() > 0);
                 assert_eq!((stats.entered, stats.completed), (outcome.ios(), outcome.ios()), "{scheduler}, {job:?}");
                 assert_eq!(layer.stats, stats - before);
@@ -282,7 +282,7 @@ fn a_stop_drains_and_ends_all_threads() {
         bench.run(&control).expect("it runs")
     });
     assert!(outcome.stopped && outcome.ios() >= 1000);
-    let stats = bench.queue().stats();
+    let stats = bench.queue().counters();
     assert_eq!((stats.entered, stats.completed), (outcome.ios(), outcome.ios()));
     assert_eq!(control.progress.snapshot().running, 0);
 }

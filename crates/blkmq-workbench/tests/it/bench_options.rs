@@ -153,7 +153,7 @@ fn nothing_of_the_ramp_is_counted() {
     assert!((800_000..800_008).contains(&job.ios()), "{}", job.ios());
     assert_eq!((job.runtime_ns, outcome.elapsed_ns), (1_000_000_000, 1_500_000_000));
     assert_eq!(job.direction(Direction::Read).latency.count(), job.ios());
-    assert_eq!(bench.queue().stats().completed, 1_200_000, "the queue did what was not counted");
+    assert_eq!(bench.queue().counters().completed, 1_200_000, "the queue did what was not counted");
     assert!((800_000..800_008).contains(&outcome.layer.stats.completed), "{:?}", outcome.layer.stats);
     let short = outcome_of_short_ramp();
     assert_eq!((short.ios(), short.runtime_ns), (0, 0), "it ended before anything was to be counted");

@@ -113,7 +113,7 @@ fn on_a_device_without_a_ceiling_the_limiter_stays_open_and_requests_pass() {
     let device = "null,irqmode=2,completion_nsec=100us,hw_queue_depth=256,poll_queues=0";
     let rates = [0, -1].map(|usec| {
         let (bench, outcome) = flood(device, setup("mq-deadline"), usec);
-        let passed = bench.queue().stats().bypassed;
+        let passed = bench.queue().counters().bypassed;
         let phase = bench.queue().limiter().map(|limiter| limiter.limiter.phase());
         assert_eq!(phase, (usec != 0).then_some(Phase::Open));
         (reader_and_writers(&outcome), passed)

@@ -19,8 +19,8 @@ impl RequestQueue {
     fn show(&self, out: &mut dyn Write) -> fmt::Result {
         writeln!(out, "word {:?}", self.0.live.word.load())?;
         writeln!(out, "{} scheduler {}", *self.0.settings, self.scheduler())?;
-        writeln!(out, "stats {:?}", self.stats())?;
-        writeln!(out, "stat {}", self.stat())?;
+        writeln!(out, "stats {:?}", self.counters())?;
+        writeln!(out, "stat {}", self.disk_stats())?;
         for (range, stat) in self.range_stats() {
             writeln!(out, "range {} {}+{} {stat}", range.name, range.first, range.nr_sectors)?;
         }

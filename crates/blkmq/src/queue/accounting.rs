@@ -46,7 +46,7 @@ pub(super) use self::gauge::Gauge;
 use self::range::Ranges;
 pub(crate) use self::range::check_ranges;
 pub use self::range::{MAX_RANGES, SectorRange};
-pub use self::stat::Stat;
+pub use self::stat::DiskStats;
 pub(super) use self::sums::{Group, Sums};
 pub(crate) use self::wakeups::WakeCause;
 use self::wakeups::WakeupCells;
@@ -73,7 +73,7 @@ impl Account {
 #[derive(Debug)]
 pub(crate) struct Counters(Line<Cells>);
 
-/// What a thread counts, each by a number of its own. [`Stats`] says what each means to users.
+/// What a thread counts, each by a number of its own. [`QueueCounters`] says what each means to users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Count {
@@ -115,7 +115,7 @@ struct Cells {
 
 sums! {
     /// What the threads of a queue have counted since it was built.
-    pub struct Stats {
+    pub struct QueueCounters {
         /// Operations, after splitting, that left a plug.
         pub entered: u64,
         /// Operations, after splitting, that were handed to their submitter's completion ring.
@@ -253,9 +253,9 @@ impl Counters {
         add(&self.0.limited, limited);
     }
 
-    pub(super) fn stats(&self) -> Stats {
+    pub(super) fn read(&self) -> QueueCounters {
         let nr = |count: Count| get(&self.0.counts[count as usize]);
-        Stats {
+        QueueCounters {
             entered: get(&self.0.entered),
             completed: get(&self.0.completed),
             merges_plug: nr(Count::MergesPlug),

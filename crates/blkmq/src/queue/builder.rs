@@ -126,8 +126,9 @@ impl Builder {
         self
     }
 
-    /// Reads the calling thread's CPU time in nanoseconds, for [`Stats::lock_wait_ns`](crate::Stats::lock_wait_ns),
-    /// which stays 0 without it. Called only before and after a wait for the scheduler's lock.
+    /// Reads the calling thread's CPU time in nanoseconds, for
+    /// [`QueueCounters::lock_wait_ns`](crate::QueueCounters::lock_wait_ns), which stays 0 without it. Called only
+    /// before and after a wait for the scheduler's lock.
     #[must_use]
     pub fn wait_meter(mut self, meter: fn() -> u64) -> Self {
         self.experiments.waits.meter = Some(meter);

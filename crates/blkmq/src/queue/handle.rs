@@ -3,7 +3,7 @@
 use std::sync::Weak;
 
 use super::Queue;
-use super::accounting::{SectorRange, Stat, Stats};
+use super::accounting::{DiskStats, QueueCounters, SectorRange};
 use super::builder::Builder;
 use super::error::QueueError;
 use super::locking::Locking;
@@ -113,20 +113,22 @@ impl RequestQueue {
         self.0.clock()
     }
 
-    /// What was counted so far, summed over all threads. Sums taken while I/O runs may miss what is just being counted.
+    /// What the queue has done since it was built, summed over all threads: merges, dispatches, waits, wake-ups. Sums
+    /// taken while I/O runs may miss what is just being counted. [`disk_stats`](Self::disk_stats) has Linux's
+    /// statistics.
     #[must_use]
-    pub fn stats(&self) -> Stats {
-        let mut stats = Stats::default();
+    pub fn counters(&self) -> QueueCounters {
+        let mut counters = QueueCounters::default();
         for (_, thread) in self.0.threads.iter() {
-            stats += thread.counters.stats();
+            counters += thread.counters.read();
         }
-        stats.gate = self.0.account.gate.counts(|| self.0.clock.now());
-        stats
+        counters.gate = self.0.account.gate.counts(|| self.0.clock.now());
+        counters
     }
 
-    /// The statistics of the whole queue, requests of the ranges included.
+    /// Linux's statistics of a disk, as in `/sys/block/X/stat`, for the whole queue, requests of the ranges included.
     #[must_use]
-    pub fn stat(&self) -> Stat {
+    pub fn disk_stats(&self) -> DiskStats {
         // The time is read first: a request that is found in flight after that was in flight at that time, or has ended
         // and counted its time.
         let (now, gauge) = (self.0.clock.now(), &self.0.account.gauge);
@@ -136,7 +138,7 @@ impl RequestQueue {
 
     /// The ranges, in the order of their sectors, with their statistics.
     #[must_use]
-    pub fn range_stats(&self) -> Vec<(SectorRange, Stat)> {
+    pub fn range_stats(&self) -> Vec<(SectorRange, DiskStats)> {
         let (now, ranges) = (self.0.clock.now(), &self.0.account.ranges);
         let stat = |(range, place)| {
             let gauge = ranges.gauge(place);
@@ -174,7 +176,7 @@ impl RequestQueue {
 
     /// Reads, and requests other than reads, that the driver has just now, as the kernel's file `inflight` shows them.
     /// This looks at every tag that is out. Requests that have a tag and are on their way to the driver are in
-    /// [`in_flight`](Self::in_flight) too. Requests that only wait in the queue are in [`Stat::in_flight`] alone.
+    /// [`busy_tags`](Self::busy_tags) too. Requests that only wait in the queue are in [`DiskStats::in_flight`] alone.
     #[must_use]
     pub fn inflight(&self) -> [u32; 2] {
         let mut inflight = [0; 2];
@@ -184,9 +186,9 @@ impl RequestQueue {
 
     /// Requests that the driver has, or is about to get: the tags that are out. Exact while no thread takes tags;
     /// otherwise it may count some tags that are just being made free again. [`inflight`](Self::inflight) counts only
-    /// what the driver has, and [`Stat::in_flight`](crate::Stat::in_flight) also what waits.
+    /// what the driver has, and [`DiskStats::in_flight`](crate::DiskStats::in_flight) also what waits.
     #[must_use]
-    pub fn in_flight(&self) -> u32 {
+    pub fn busy_tags(&self) -> u32 {
         self.0.hctxs.iter().map(|(_, hctx)| hctx.tags.weight()).sum()
     }
 }

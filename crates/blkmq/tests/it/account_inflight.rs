@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::device::{ONE_QUEUE, Recorder, read, reap, write};
 use blkmq::driver::spec;
-use blkmq::{Accounting, Client, Clock, Flags, Notify, RequestQueue, Stat, Status, Submitter, Time, VirtualClock};
+use blkmq::{Accounting, Client, Clock, DiskStats, Flags, Notify, RequestQueue, Status, Submitter, Time, VirtualClock};
 
 const MS: u64 = 1_000_000;
 
@@ -30,11 +30,11 @@ fn inflight_is_what_the_device_has_and_field_9_what_the_queue_has() {
         let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
         let check = |inflight: [u32; 2], what: &str| {
             assert_eq!(q.inflight(), inflight, "{device} {scheduler} {accounting:?}: {what}");
-            assert_eq!(q.in_flight(), inflight.iter().sum::<u32>(), "{device} {scheduler}: {what}");
+            assert_eq!(q.busy_tags(), inflight.iter().sum::<u32>(), "{device} {scheduler}: {what}");
         };
         check([0, 0], "nothing was submitted");
         submitter.submit(read(0, 8)).expect("there is a slot");
-        assert_eq!(q.stat().in_flight, 0, "what is plugged has not entered");
+        assert_eq!(q.disk_stats().in_flight, 0, "what is plugged has not entered");
         submitter.flush_plug();
         check([1, 0], "one read");
         submitter.submit(write(100, 8)).expect("there is a slot");
@@ -45,28 +45,28 @@ fn inflight_is_what_the_device_has_and_field_9_what_the_queue_has() {
         submitter.submit(write(300, 8)).expect("there is a slot");
         submitter.flush_plug();
         check(if depth == 2 { [1, 1] } else { [2, 2] }, "two reads and two writes, as far as there are tags");
-        assert_eq!(q.stat().in_flight, 4, "what waits counts");
+        assert_eq!(q.disk_stats().in_flight, 4, "what waits counts");
 
         clock.advance_to(Time(499 * MS));
         assert_eq!(reap(&mut submitter).len(), 0);
         clock.advance_to(Time(500 * MS));
         assert_eq!(reap(&mut submitter).len(), depth.min(4) as usize);
         check(if depth == 2 { [1, 1] } else { [0, 0] }, "the device is through with the first");
-        assert_eq!(q.stat().in_flight, u64::from(4 - depth.min(4)));
+        assert_eq!(q.disk_stats().in_flight, u64::from(4 - depth.min(4)));
         clock.advance_to(Time(1000 * MS));
         reap(&mut submitter);
         check([0, 0], "all are through");
-        assert_eq!(q.stat().in_flight, 0);
+        assert_eq!(q.disk_stats().in_flight, 0);
     }
 }
 
 /// Notes what the statistics say when its submitter is told of a completion. The statistics take no lock, so they may
 /// be read here.
-struct Look(RequestQueue, Mutex<Vec<Stat>>);
+struct Look(RequestQueue, Mutex<Vec<DiskStats>>);
 
 impl Notify for Look {
     fn notify(&self) {
-        self.1.lock().expect("no test goes on after a panic").push(self.0.stat());
+        self.1.lock().expect("no test goes on after a panic").push(self.0.disk_stats());
     }
 }
 
@@ -130,7 +130,7 @@ fn what_is_refused_leaves_nothing_in_flight() {
                     [Status::Again; 2],
                     "{what}: {why}"
                 );
-                assert_eq!(q.stat().in_flight, counted, "{what}: {why}");
+                assert_eq!(q.disk_stats().in_flight, counted, "{what}: {why}");
             };
             refused(&mut submitter, "no room");
             let freeze = q.freeze();
@@ -138,7 +138,7 @@ fn what_is_refused_leaves_nothing_in_flight() {
             drop(freeze);
             device.finish_oldest(Status::Ok);
             assert_eq!(reap(&mut submitter).len(), 1);
-            let stat = q.stat();
+            let stat = q.disk_stats();
             assert_eq!((stat.in_flight, stat.read_ios, stat.read_merges), (0, counted, 0), "{what}: {stat}");
         }
     }

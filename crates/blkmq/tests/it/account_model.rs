@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::device::{ONE_QUEUE, Random, first_seed};
 use blkmq::driver::{Batch, Done, Driver, RqId, Topology};
-use blkmq::{Accounting, Bio, Buffer, Client, Clock, Flags, Limits, Op, RequestQueue, SectorRange, Stat, Status};
+use blkmq::{Accounting, Bio, Buffer, Client, Clock, DiskStats, Flags, Limits, Op, RequestQueue, SectorRange, Status};
 use blkmq::{Submitter, Time, VirtualClock};
 
 const LIMITS: Limits = Limits {
@@ -130,9 +130,9 @@ impl Count {
     }
 
     /// The 17 fields. Fields that cannot be counted from ended requests are taken from `stat`.
-    fn stat(&self, stat: &Stat) -> Stat {
+    fn stat(&self, stat: &DiskStats) -> DiskStats {
         let [read, write, discard] = self.0.map(|[ios, parts, sectors, ms]| (ios, parts - ios, sectors, ms));
-        Stat {
+        DiskStats {
             read_ios: read.0,
             read_merges: read.1,
             read_sectors: read.2,
@@ -336,13 +336,13 @@ impl Rig {
             (kept.held.iter().filter(|held| held.1 == Op::Read).count() as u32, kept.held.len() as u32)
         };
         assert_eq!(self.q.inflight(), [reads, all - reads]);
-        let stat = self.q.stat();
+        let stat = self.q.disk_stats();
         assert!(stat.io_ticks <= self.clock.now().0 / 1_000_000, "{stat:?}");
         assert_eq!(stat.time_in_queue, stat.read_ticks + stat.write_ticks + stat.discard_ticks + stat.flush_ticks);
     }
 
     fn run(&mut self, steps: u64, flips: bool) {
-        let mut last = Stat::default();
+        let mut last = DiskStats::default();
         for _ in 0..steps {
             match self.random.below(8) {
                 0..=2 => self.submit(),
@@ -363,7 +363,7 @@ impl Rig {
                 }
                 _ => self.check(),
             }
-            let stat = self.q.stat();
+            let stat = self.q.disk_stats();
             let mut grown = stat.fields().into_iter().zip(last.fields()).enumerate();
             assert!(grown.all(|(at, (now, before))| at == 8 || now >= before), "{last:?}\n{stat:?}");
             last = stat;
@@ -376,17 +376,17 @@ impl Rig {
     }
 
     fn check_sums(&self, what: &str) {
-        let stat = self.q.stat();
+        let stat = self.q.disk_stats();
         assert_eq!(stat, self.whole.stat(&stat), "{what}");
         assert_eq!(stat.flush_ios, self.flushes, "{what}");
         let ranges = self.q.range_stats();
         assert_eq!(ranges.len(), 3);
         for ((range, stat), count) in ranges.iter().zip(&self.ranges) {
-            assert_eq!(*stat, Stat { flush_ios: 0, flush_ticks: 0, ..count.stat(stat) }, "{what} {}", range.name);
+            assert_eq!(*stat, DiskStats { flush_ios: 0, flush_ticks: 0, ..count.stat(stat) }, "{what} {}", range.name);
         }
         let merges = stat.read_merges + stat.write_merges + stat.discard_merges;
         assert_eq!(self.merges, merges > 0, "{what}: {stat}");
-        let stats = self.q.stats();
+        let stats = self.q.counters();
         assert_eq!(self.merges && self.q.scheduler() != "none", stats.merges_insert > 0, "{what}: {stats:?}");
         assert!(stat.flush_ios > 0 && ranges.iter().all(|(_, stat)| stat.read_ios > 0), "{what}: {stat}");
     }
@@ -420,7 +420,7 @@ fn a_switch_under_load_leaves_nothing_behind() {
             for merges in [false, true] {
                 let mut rig = Rig::new(Random(seed << 8 | case), "mq-deadline", accounting, merges);
                 rig.run(3000, true);
-                let stat = rig.q.stat();
+                let stat = rig.q.disk_stats();
                 assert_eq!(stat.in_flight, 0, "seed {seed} case {case} {accounting:?} merges {merges}: {stat}");
                 for (range, stat) in rig.q.range_stats() {
                     assert_eq!(stat.in_flight, 0, "seed {seed} case {case} {accounting:?}: {} {stat}", range.name);
@@ -430,7 +430,7 @@ fn a_switch_under_load_leaves_nothing_behind() {
                     let count = rig.whole.stat(&stat);
                     assert_eq!((stat.read_ios, stat.read_sectors), (count.read_ios, count.read_sectors));
                     assert_eq!((stat.discard_ios, stat.discard_ticks), (count.discard_ios, count.discard_ticks));
-                    assert!(stat.read_ios > 0 && stat.read_ios < rig.q.stats().completed);
+                    assert!(stat.read_ios > 0 && stat.read_ios < rig.q.counters().completed);
                 }
             }
         }

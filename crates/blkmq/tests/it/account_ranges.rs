@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::device::{ONE_QUEUE, Recorder, read, reap, write};
 use blkmq::driver::spec;
-use blkmq::{Accounting, Bio, Client, Limits, RequestQueue, SectorRange, Stat, Status, Submitter};
+use blkmq::{Accounting, Bio, Client, DiskStats, Limits, RequestQueue, SectorRange, Status, Submitter};
 
 fn range(name: &str, first: u64, nr_sectors: u64) -> SectorRange {
     SectorRange { name: name.to_owned(), first, nr_sectors }
@@ -32,7 +32,7 @@ fn pass(device: &Recorder, submitter: &mut Submitter, bio: Bio) {
     }
 }
 
-fn stat_of(q: &RequestQueue, name: &str) -> Stat {
+fn stat_of(q: &RequestQueue, name: &str) -> DiskStats {
     let known = q.range_stats();
     known.iter().find(|(range, _)| range.name == name).map(|(_, stat)| *stat).expect("the range is there")
 }
@@ -46,7 +46,7 @@ fn a_request_counts_in_its_range_and_in_the_whole() {
         for bio in [read(0, 8), write(1499, 1), read(996, 8), read(1500, 8), Bio::flush()] {
             pass(&device, &mut submitter, bio);
         }
-        let (p1, p2, whole) = (stat_of(&q, "p1"), stat_of(&q, "p2"), q.stat());
+        let (p1, p2, whole) = (stat_of(&q, "p1"), stat_of(&q, "p2"), q.disk_stats());
         assert_eq!((p1.read_ios, p1.read_sectors, p1.write_ios, p1.flush_ios), (2, 16, 0, 0), "{p1}");
         assert_eq!((p2.read_ios, p2.write_ios, p2.write_sectors, p2.flush_ios), (0, 1, 1, 0), "{p2}");
         assert_eq!((whole.read_ios, whole.read_sectors, whole.write_ios, whole.flush_ios), (3, 24, 2, 1), "{whole}");
@@ -64,13 +64,13 @@ fn what_is_in_flight_in_a_range_is_in_flight_in_the_whole() {
             submitter.submit(read(1000 + at * 10, 8)).expect("there is a slot");
         }
         reap(&mut submitter);
-        assert_eq!([q.stat().in_flight, stat_of(&q, "p2").in_flight, stat_of(&q, "p1").in_flight], [33, 33, 0]);
+        assert_eq!([q.disk_stats().in_flight, stat_of(&q, "p2").in_flight, stat_of(&q, "p1").in_flight], [33, 33, 0]);
         assert_eq!(q.inflight(), [33, 0]);
         while device.nr_held() > 0 {
             device.finish_oldest(Status::Ok);
         }
         assert_eq!(reap(&mut submitter).len(), 33);
-        assert_eq!([q.stat().in_flight, stat_of(&q, "p2").in_flight], [0, 0]);
+        assert_eq!([q.disk_stats().in_flight, stat_of(&q, "p2").in_flight], [0, 0]);
     }
 }
 
@@ -88,13 +88,13 @@ fn a_request_that_grows_over_the_border_stays_in_its_range() {
             submitter.submit(bio).expect("there is a slot");
             submitter.flush_plug();
         }
-        assert_eq!([stat_of(&q, "p1").in_flight, stat_of(&q, "p2").in_flight, q.stat().in_flight], [0, 1, 2]);
+        assert_eq!([stat_of(&q, "p1").in_flight, stat_of(&q, "p2").in_flight, q.disk_stats().in_flight], [0, 1, 2]);
         while device.nr_held() > 0 {
             device.finish_oldest(Status::Ok);
             reap(&mut submitter);
         }
         let (p1, p2) = (stat_of(&q, "p1"), stat_of(&q, "p2"));
-        assert_eq!(p1, Stat { io_ticks: p1.io_ticks, ..Stat::default() });
+        assert_eq!(p1, DiskStats { io_ticks: p1.io_ticks, ..DiskStats::default() });
         assert_eq!((p2.write_ios, p2.write_merges, p2.write_sectors, p2.in_flight), (1, 1, 16, 0), "{p2}");
     }
 }
@@ -128,8 +128,8 @@ fn ranges_change_under_load_and_keep_the_sums_of_their_names() {
     assert_eq!(q.range_stats().iter().map(|(_, stat)| stat.read_ios).collect::<Vec<_>>(), [0, 0]);
     set(&mut submitter, Vec::new());
     assert_eq!(q.range_stats(), []);
-    assert_eq!(q.stat().read_ios, 9);
-    assert_eq!(q.stat().in_flight, 0);
+    assert_eq!(q.disk_stats().read_ios, 9);
+    assert_eq!(q.disk_stats().in_flight, 0);
 }
 
 #[test]

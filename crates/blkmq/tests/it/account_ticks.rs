@@ -25,7 +25,7 @@ fn share(busy: u64, period: u64, accounting: Accounting, mut jitter: impl FnMut(
         next += period;
     }
     clock.advance_to(blkmq::Time(next));
-    let stat = q.stat();
+    let stat = q.disk_stats();
     assert!(stat.io_ticks <= clock.now().0 / 1_000_000, "more than all the time: {stat}");
     stat.io_ticks * 1_000_000 * 1000 / clock.now().0
 }
@@ -90,7 +90,7 @@ fn overlapping_requests_count_once() {
         }
     }
     clock.advance_to(blkmq::Time(100 * 100 * 1_000_000));
-    let stat = q.stat();
+    let stat = q.disk_stats();
     assert!((4900..=5100).contains(&stat.io_ticks), "{stat}");
     assert_eq!(stat.read_ticks, 6000, "{stat}");
 }
@@ -112,7 +112,7 @@ fn what_passed_before_a_queue_or_a_range_was_there_does_not_count() {
     let mut busy = || {
         submitter.submit(read(0, 8)).expect("there is a slot");
         assert!(submitter.wait(1, None).is_ready() && submitter.reap().is_some());
-        (q.stat().io_ticks, q.range_stats()[0].1.io_ticks)
+        (q.disk_stats().io_ticks, q.range_stats()[0].1.io_ticks)
     };
     assert_eq!(busy(), (0, 0), "{:?} have passed", clock.now());
     clock.advance_to(blkmq::Time(5 * tick - 1000));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::device::{Claims, ONE_QUEUE, Recorder, read, write};
 use blkmq::driver::spec;
-use blkmq::{Accounting, Bio, Client, Clock, Limits, RequestQueue, Stat, Status, Submitter, Time, VirtualClock};
+use blkmq::{Accounting, Bio, Client, Clock, DiskStats, Limits, RequestQueue, Status, Submitter, Time, VirtualClock};
 
 fn queue(completion: &str, scheduler: &str, accounting: Accounting) -> (RequestQueue, Submitter) {
     let inner = spec::open(&format!("null,irqmode=2,completion_nsec={completion}")).expect("the spec is good");
@@ -30,7 +30,7 @@ fn one_by_one(submitter: &mut Submitter, bios: impl Iterator<Item = Bio>) {
 }
 
 /// Reads, writes and discards, in ms.
-const fn ticks(stat: &Stat) -> [u64; 3] {
+const fn ticks(stat: &DiskStats) -> [u64; 3] {
     [stat.read_ticks, stat.write_ticks, stat.discard_ticks]
 }
 
@@ -39,20 +39,20 @@ fn times_are_the_latencies_of_the_device() {
     for scheduler in blkmq::scheduler_names() {
         for accounting in [Accounting::PerThread, Accounting::Shared] {
             let (q, mut submitter) = queue("1s", scheduler, accounting);
-            assert_eq!(ticks(&q.stat()), [0, 0, 0]);
+            assert_eq!(ticks(&q.disk_stats()), [0, 0, 0]);
             one_by_one(&mut submitter, [read(0, 8)].into_iter());
-            assert_eq!(ticks(&q.stat()), [1000, 0, 0]);
+            assert_eq!(ticks(&q.disk_stats()), [1000, 0, 0]);
             one_by_one(&mut submitter, [write(0, 8)].into_iter());
-            assert_eq!(ticks(&q.stat()), [1000, 1000, 0]);
+            assert_eq!(ticks(&q.disk_stats()), [1000, 1000, 0]);
             one_by_one(&mut submitter, [Bio::discard(0, 8), Bio::discard(64, 8)].into_iter());
-            assert_eq!(ticks(&q.stat()), [1000, 1000, 2000]);
+            assert_eq!(ticks(&q.disk_stats()), [1000, 1000, 2000]);
             // Two requests at a time each take as long as one.
             submitter.submit(read(0, 8)).expect("there is a slot");
             submitter.submit(read(100, 8)).expect("there is a slot");
             while submitter.wait(1, None).is_ready() {
                 while submitter.reap().is_some() {}
             }
-            let stat = q.stat();
+            let stat = q.disk_stats();
             assert_eq!(ticks(&stat), [3000, 1000, 2000]);
             assert_eq!(stat.time_in_queue, 6000);
             assert_eq!([stat.read_ios, stat.write_ios, stat.discard_ios], [3, 1, 2]);
@@ -68,10 +68,10 @@ fn times_are_the_latencies_of_the_device() {
 fn requests_of_less_than_a_tick_add_up() {
     let (q, mut submitter) = queue("500us", "none", Accounting::PerThread);
     one_by_one(&mut submitter, (0..1500).map(|at| read(at * 64, 8)));
-    assert_eq!(ticks(&q.stat()), [750, 0, 0]);
+    assert_eq!(ticks(&q.disk_stats()), [750, 0, 0]);
     one_by_one(&mut submitter, (0..1800).map(|at| write(at * 64, 8)));
-    assert_eq!(ticks(&q.stat()), [750, 900, 0]);
-    let stat = q.stat();
+    assert_eq!(ticks(&q.disk_stats()), [750, 900, 0]);
+    let stat = q.disk_stats();
     // Without a pause between them, the device was always busy.
     assert!((1645..=1650).contains(&stat.io_ticks), "{stat}");
 }
@@ -90,12 +90,12 @@ fn a_long_request_shows_as_busy_before_it_ends() {
     submitter.flush_plug();
     for second in 1..=10 {
         clock.advance(1_000_000_000);
-        let stat = q.stat();
+        let stat = q.disk_stats();
         assert!((second * 1000 - 2..=second * 1000).contains(&stat.io_ticks), "after {second} s: {stat}");
     }
     assert!(submitter.wait(1, None).is_ready() && submitter.reap().is_some());
     clock.advance(5_000_000_000);
-    assert!((9998..=10_000).contains(&q.stat().io_ticks), "{}", q.stat());
+    assert!((9998..=10_000).contains(&q.disk_stats().io_ticks), "{}", q.disk_stats());
 }
 
 /// Red if the times are those of the part that was handed over last: parts that this thread completed itself come

@@ -119,7 +119,7 @@ fn nothing_is_allocated_for_reads_and_writes() {
         for device in DEVICES {
             let q = queue(spec::open(device).expect("the spec is good"), scheduler);
             assert_allocation_free(&q, || scattered(100), &format!("{scheduler} {device}"));
-            assert!(q.stats().merges_plug + q.stats().merges_insert == 0);
+            assert!(q.counters().merges_plug + q.counters().merges_insert == 0);
         }
     }
 }
@@ -145,7 +145,7 @@ fn nothing_is_allocated_by_merges_in_the_plug() {
         for device in DEVICES {
             let q = queue(spec::open(device).expect("the spec is good"), scheduler);
             assert_allocation_free(&q, || contiguous(100), &format!("{scheduler} {device}"));
-            assert!(q.stats().merges_plug > 500, "{scheduler} {device}: {:?}", q.stats());
+            assert!(q.counters().merges_plug > 500, "{scheduler} {device}: {:?}", q.counters());
         }
     }
 }
@@ -156,7 +156,7 @@ fn nothing_is_allocated_by_merges_in_the_scheduler() {
         let q = queue(spec::open(device).expect("the spec is good"), "mq-deadline");
         q.change_knob("bypass", "0").unwrap().wait().expect("nothing is in flight");
         assert_allocation_free(&q, || interleaved(100), device);
-        assert!(q.stats().merges_insert > 500, "{device}: {:?}", q.stats());
+        assert!(q.counters().merges_insert > 500, "{device}: {:?}", q.counters());
     }
 }
 
@@ -167,7 +167,7 @@ fn nothing_is_allocated_by_splits() {
             let q = queue(spec::open(device).expect("the spec is good"), scheduler);
             let large = || (0..8).map(|at| Bio::write(at * 1000, Buffer::zeroed(20 * 4096))).collect();
             assert_allocation_free(&q, large, &format!("{scheduler} {device}"));
-            assert!(q.stats().issued > 8 * 20, "the writes are split");
+            assert!(q.counters().issued > 8 * 20, "the writes are split");
         }
     }
 }
@@ -207,7 +207,7 @@ fn nothing_is_allocated_by_requeues() {
             scheduler,
         );
         assert_allocation_free(&q, || scattered(100), scheduler);
-        assert!(q.stats().requeued > 0);
+        assert!(q.counters().requeued > 0);
     }
 }
 

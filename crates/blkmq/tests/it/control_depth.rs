@@ -66,19 +66,19 @@ fn tags_in_flight_equal_what_the_driver_has() {
         let q = builder.build().unwrap();
         let mut submitter = q.submitter(&Client::new("test")).unwrap();
         for number in 0..20_u32 {
-            assert_eq!(q.in_flight(), number.min(8), "{scheduler}");
+            assert_eq!(q.busy_tags(), number.min(8), "{scheduler}");
             submitter.submit(Bio::read(u64::from(number) * 80, Buffer::zeroed(512))).unwrap();
             submitter.flush_plug();
             clock.advance(1);
             let mut shown = String::new();
             q.driver().show(&mut shown).unwrap();
-            assert!(shown.contains(&format!("pending={}", q.in_flight())), "{shown} {}", q.in_flight());
+            assert!(shown.contains(&format!("pending={}", q.busy_tags())), "{shown} {}", q.busy_tags());
         }
         let mut completed = 0;
         while submitter.nr_outstanding() > 0 {
             submitter.wait(1, None);
             completed += std::iter::from_fn(|| submitter.reap()).count() as u32;
-            assert_eq!(q.in_flight(), (20 - completed).min(8), "{scheduler}");
+            assert_eq!(q.busy_tags(), (20 - completed).min(8), "{scheduler}");
         }
         assert_eq!(completed, 20);
     }
@@ -111,8 +111,8 @@ fn by_default_all_that_clients_have_outstanding_waits_in_the_scheduler() {
         }
         submitter.flush_plug();
     }
-    let waiting = 4 * u32::from(SLOTS) - q.in_flight();
-    assert_eq!(q.in_flight(), 8);
+    let waiting = 4 * u32::from(SLOTS) - q.busy_tags();
+    assert_eq!(q.busy_tags(), 8);
     assert!(q.dump().contains(&format!("\nscheduler mq-deadline holds {waiting} ")), "{}", q.dump());
     for submitter in &mut submitters {
         while submitter.nr_outstanding() > 0 {

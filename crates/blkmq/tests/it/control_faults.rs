@@ -18,7 +18,7 @@ fn half_of_the_requests_timing_out_all_complete() {
             let counts = load.run(&random, 0, control::quiesce);
             let timed_out = counts.by_status[&Status::Timeout];
             // One request may stand for several operations, and several parts of an operation may time out.
-            assert!(timed_out > 0 && q.stats().timeouts > 0, "{counts:?} {:?}", q.stats());
+            assert!(timed_out > 0 && q.counters().timeouts > 0, "{counts:?} {:?}", q.counters());
             assert!(counts.by_status[&Status::Ok] > 0, "{counts:?}");
         }
     }
@@ -33,7 +33,7 @@ fn requeued_requests_complete_under_each_scheduler() {
             let device = format!("null,memory_backed=1,size=64M,{device},requeue=1,10,0,-1");
             let q = queue(&device, scheduler);
             let counts = Load::new(&q, operations(5_000)).with_data().run(&random, 0, control::quiesce);
-            assert!(q.stats().requeued > 0, "{:?}", q.stats());
+            assert!(q.counters().requeued > 0, "{:?}", q.counters());
             assert!(counts.by_status.keys().all(|status| matches!(status, Status::Ok | Status::Again)), "{counts:?}");
         }
     }

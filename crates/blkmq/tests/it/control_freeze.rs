@@ -17,7 +17,7 @@ fn a_frozen_queue_drains_although_operations_merged_in_a_plug() {
         submitter.submit(Bio::write(1, Buffer::zeroed(512))).unwrap();
         let mut freeze = q.freeze();
         submitter.poll();
-        assert!(freeze.poll(), "nothing has entered: {:?}", q.stats());
+        assert!(freeze.poll(), "nothing has entered: {:?}", q.counters());
         // Operations that never leave the plug do not count as entered either.
         assert_eq!(submitter.leave().len(), 2);
         drop(freeze);

@@ -28,7 +28,7 @@ fn what_is_submitted_to_a_quiesced_queue_goes_on_afterwards() {
             submitter.submit(Bio::flush()).unwrap();
             submitter.flush_plug();
             assert!(!other.poll());
-            assert_eq!(q.stats().issued, 0, "{device} {scheduler}");
+            assert_eq!(q.counters().issued, 0, "{device} {scheduler}");
             drop(quiesce);
             // Another thread looks first, and may find that nothing was left.
             other.poll();

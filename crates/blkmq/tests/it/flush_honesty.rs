@@ -287,7 +287,7 @@ fn run_in_threads(q: &RequestQueue, power: &dyn Power, seed: u64, mix: Mix) -> V
 }
 
 fn finish(q: &RequestQueue, power: &dyn Power, ledger: &Ledger) -> Vec<String> {
-    assert_eq!((q.in_flight(), q.stats().entered), (0, q.stats().completed));
+    assert_eq!((q.busy_tags(), q.counters().entered), (0, q.counters().completed));
     power.restore();
     ledger.broken(&read_back(q))
 }

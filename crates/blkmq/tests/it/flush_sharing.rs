@@ -85,7 +85,7 @@ impl Rig {
         assert_eq!((self.poll().len(), self.device.nr_held()), (0, 0));
         assert!(self.device.take_ops().is_empty());
         let q = self.submitters[0].queue();
-        assert_eq!((q.in_flight(), q.stats().entered), (0, q.stats().completed));
+        assert_eq!((q.busy_tags(), q.counters().entered), (0, q.counters().completed));
         assert!(self.submitters.iter().all(|submitter| submitter.nr_outstanding() == 0));
     }
 }

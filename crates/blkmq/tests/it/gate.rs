@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::device::{ONE_QUEUE, Recorder, read, reap, write};
 use blkmq::driver::spec;
 use blkmq::{
-    Client, Clock, GateCounts, IoPriority, Limits, Locking, RequestQueue, Stats, Status, Submitter, VirtualClock,
+    Client, Clock, GateCounts, IoPriority, Limits, Locking, QueueCounters, RequestQueue, Status, Submitter,
+    VirtualClock,
 };
 use blkmq_sched::Class;
 
@@ -62,7 +63,7 @@ fn requests_pass_while_nothing_waits_and_only_with_bypass() {
             for number in 0..4 {
                 submit(&mut submitter, 100 * number);
             }
-            assert_eq!((device.nr_held(), q.stats().bypassed), (4, passed));
+            assert_eq!((device.nr_held(), q.counters().bypassed), (4, passed));
             (0..4).for_each(|_| device.finish_oldest(Status::Ok));
             assert_eq!(reap(&mut submitter).len(), 4);
         }
@@ -78,14 +79,14 @@ fn what_waits_is_not_passed() {
         for sector in [0, 100, 300, 200, 500, 400] {
             submit(&mut submitter, sector);
         }
-        assert_eq!((device.nr_held(), q.stats().bypassed), (2, 2));
+        assert_eq!((device.nr_held(), q.counters().bypassed), (2, 2));
         for _ in 0..4 {
             device.finish_oldest(Status::Ok);
             reap(&mut submitter);
             submit(&mut submitter, 800);
         }
         let seen: Vec<_> = device.take_seen().iter().map(|seen| seen.sector).collect();
-        assert_eq!((seen, q.stats().bypassed), (vec![0, 100, 200, 300, 400, 500], 2), "{locking}");
+        assert_eq!((seen, q.counters().bypassed), (vec![0, 100, 200, 300, 400, 500], 2), "{locking}");
         while submitter.nr_outstanding() > 0 {
             device.finish_oldest(Status::Ok);
             reap(&mut submitter);
@@ -105,11 +106,11 @@ fn requests_pass_again_as_soon_as_nothing_waits() {
             device.finish_oldest(Status::Ok);
             reap(&mut submitter);
         }
-        assert_eq!(q.stats().bypassed, 2, "{locking}: the third waited");
+        assert_eq!(q.counters().bypassed, 2, "{locking}: the third waited");
         submit(&mut submitter, 1000);
         device.finish_oldest(Status::Ok);
         assert_eq!(reap(&mut submitter).len(), 1);
-        assert_eq!(q.stats().bypassed, 3, "{locking}");
+        assert_eq!(q.counters().bypassed, 3, "{locking}");
     });
 }
 
@@ -121,9 +122,9 @@ fn no_batch_outlasts_what_has_passed() {
         q.change_knob("nr_requests", "8").expect("the knob exists").wait().expect("the value is accepted");
         let mut submitter = submitter(&q, Class::BestEffort);
         let mut wait_behind = |first, bios: [blkmq::Bio; 2]| {
-            let passed = q.stats().bypassed;
+            let passed = q.counters().bypassed;
             submit(&mut submitter, first);
-            assert_eq!(q.stats().bypassed, passed + 1);
+            assert_eq!(q.counters().bypassed, passed + 1);
             for bio in bios {
                 submitter.submit(bio).expect("there is a slot");
                 submitter.flush_plug();
@@ -160,7 +161,7 @@ fn no_batch_outlasts_what_has_passed_before_the_gate_was_shut() {
             submitter.flush_plug();
             assert_eq!(finish(&mut submitter).len(), 1);
         }
-        assert_eq!(q.stats().bypassed, 1, "{locking}");
+        assert_eq!(q.counters().bypassed, 1, "{locking}");
         q.change_knob("bypass", "0").unwrap().wait().expect("nothing is in flight");
         for bio in [write(400, 8), read(500, 8)] {
             submitter.submit(bio).expect("there is a slot");
@@ -179,15 +180,15 @@ fn a_lower_class_waits_for_what_has_passed() {
             let (device, q) = queue(locking, 4);
             let [mut high, mut low] = [higher, lower].map(|class| submitter(&q, class));
             steady(&device, &mut high);
-            let before = q.stats().bypassed;
+            let before = q.counters().bypassed;
             submit(&mut high, 0);
-            assert_eq!((q.stats().bypassed - before, device.nr_held()), (1, 1), "{locking} {higher:?}");
+            assert_eq!((q.counters().bypassed - before, device.nr_held()), (1, 1), "{locking} {higher:?}");
             submit(&mut low, 100);
             low.poll();
             assert_eq!(device.nr_held(), 1, "{locking}: {lower:?} waits for {higher:?}");
             // A request of a higher class does not pass those that wait, but is chosen before them.
             submit(&mut high, 200);
-            assert_eq!((device.nr_held(), q.stats().bypassed - before), (2, 1));
+            assert_eq!((device.nr_held(), q.counters().bypassed - before), (2, 1));
             (0..2).for_each(|_| device.finish_oldest(Status::Ok));
             assert_eq!(reap(&mut high).len(), 2);
             low.poll();
@@ -205,11 +206,11 @@ fn a_lower_class_does_not_pass_while_a_higher_one_is_with_the_device() {
         let (device, q) = queue(locking, 4);
         let [mut high, mut low] = [Class::RealTime, Class::BestEffort].map(|class| submitter(&q, class));
         steady(&device, &mut low);
-        let before = q.stats().bypassed;
+        let before = q.counters().bypassed;
         submit(&mut high, 0);
         submit(&mut low, 100);
         low.poll();
-        assert_eq!((device.nr_held(), q.stats().bypassed), (1, before), "{locking}");
+        assert_eq!((device.nr_held(), q.counters().bypassed), (1, before), "{locking}");
         device.finish_oldest(Status::Ok);
         assert_eq!(reap(&mut high).len(), 1);
         low.poll();
@@ -230,7 +231,7 @@ fn with_a_bound_on_writes_only_reads_pass() {
             submitter.submit(write(sector, 8)).expect("there is a slot");
             submitter.flush_plug();
         }
-        assert_eq!((q.stats().bypassed, device.nr_held()), (1, 2), "{locking}: one write at a time");
+        assert_eq!((q.counters().bypassed, device.nr_held()), (1, 2), "{locking}: one write at a time");
         while submitter.nr_outstanding() > 0 {
             if device.nr_held() > 0 {
                 device.finish_oldest(Status::Ok);
@@ -243,7 +244,7 @@ fn with_a_bound_on_writes_only_reads_pass() {
             submitter.submit(write(sector, 8)).expect("there is a slot");
             submitter.flush_plug();
         }
-        assert_eq!((q.stats().bypassed, device.nr_held()), (4, 3), "{locking}");
+        assert_eq!((q.counters().bypassed, device.nr_held()), (4, 3), "{locking}");
         q.set_knob("iosched/async_depth", "3").expect("it is in range");
         submitter.submit(write(600, 8)).expect("there is a slot");
         submitter.flush_plug();
@@ -264,14 +265,14 @@ fn a_request_that_passes_needs_no_hold() {
         let (device, q) = queue(locking, 2);
         let mut submitter = submitter(&q, Class::BestEffort);
         (0..2).for_each(|number| submit(&mut submitter, 100 * number));
-        let Stats { holds, dispatched, dispatched_fast, bypassed, .. } = q.stats();
+        let QueueCounters { holds, dispatched, dispatched_fast, bypassed, .. } = q.counters();
         assert_eq!((holds, dispatched + dispatched_fast, bypassed), (0, 0, 2), "{locking}");
         submit(&mut submitter, 200);
         while submitter.nr_outstanding() > 0 {
             device.finish_oldest(Status::Ok);
             reap(&mut submitter);
         }
-        let Stats { holds, dispatched, dispatched_fast, .. } = q.stats();
+        let QueueCounters { holds, dispatched, dispatched_fast, .. } = q.counters();
         assert!(holds >= 1, "{locking}");
         assert_eq!((dispatched, dispatched_fast), (1, 0), "{locking}: it waited for a tag");
     });
@@ -285,8 +286,8 @@ fn a_gate_that_another_class_shuts_is_counted() {
         let clock = VirtualClock::new();
         let (device, q) = queue_on(Clock::Virtual(clock.clone()), locking, 4);
         let [mut usual, mut urgent] = [Class::BestEffort, Class::RealTime].map(|class| submitter(&q, class));
-        let before = q.stats().gate;
-        let since = || q.stats().gate - before;
+        let before = q.counters().gate;
+        let since = || q.counters().gate - before;
         let finish = |submitter: &mut Submitter| {
             device.finish_oldest(Status::Ok);
             assert_eq!(reap(submitter).len(), 1);
@@ -294,7 +295,7 @@ fn a_gate_that_another_class_shuts_is_counted() {
         clock.advance(100);
         submit(&mut usual, 0);
         finish(&mut usual);
-        assert_eq!((q.stats().bypassed, since()), (1, GateCounts::default()), "{locking}: the gate is open");
+        assert_eq!((q.counters().bypassed, since()), (1, GateCounts::default()), "{locking}: the gate is open");
         submit(&mut urgent, 100);
         finish(&mut urgent);
         clock.advance(1000);
@@ -313,16 +314,16 @@ fn no_time_counts_where_nothing_may_pass() {
         let device = spec::open(spec).expect("the spec is good");
         let q = RequestQueue::builder(device).scheduler(scheduler).bypass(true).clock(Clock::Virtual(clock.clone()));
         let q = q.build().expect("the queue is good");
-        let begun = q.stats().gate;
+        let begun = q.counters().gate;
         assert!(begun.opened > 0, "{scheduler}: the gate opens with the queue");
         q.change_knob("bypass", "0").unwrap().wait().expect("nothing is in flight");
         clock.advance(1000);
-        assert_eq!(q.stats().gate, GateCounts { shut: begun.shut + 1, ..begun }, "{scheduler}");
+        assert_eq!(q.counters().gate, GateCounts { shut: begun.shut + 1, ..begun }, "{scheduler}");
         q.change_knob("bypass", "1").unwrap().wait().expect("nothing is in flight");
         q.change_scheduler("none").expect("it is known").wait().expect("nothing is in flight");
-        let without = q.stats().gate;
+        let without = q.counters().gate;
         assert_eq!((without.shut, without.shut_ns), (begun.shut + 2, 0), "{scheduler}");
         clock.advance(1000);
-        assert_eq!(q.stats().gate, without, "{scheduler}");
+        assert_eq!(q.counters().gate, without, "{scheduler}");
     }
 }

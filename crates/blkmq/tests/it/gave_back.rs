@@ -86,7 +86,7 @@ fn a_request_that_was_given_back_is_tried_at_each_poll() {
     let [mut waits, mut other, mut given_back] =
         ["waits", "other", "given back"].map(|name| q.submitter(&Client::new(name)).unwrap());
     // Until requests may pass the scheduler by. Then two threads can be in the driver at once.
-    while q.stats().bypassed == 0 {
+    while q.counters().bypassed == 0 {
         given_back.submit(read(GIVEN_BACK, 8)).expect("there are slots");
         assert_eq!(reap(&mut given_back).len(), 1);
     }
@@ -105,7 +105,7 @@ fn a_request_that_was_given_back_is_tried_at_each_poll() {
     driver.ends.store(true, Ordering::Relaxed);
     assert_eq!(reap(&mut other).len(), 1);
     driver.ends.store(false, Ordering::Relaxed);
-    assert_eq!(q.stats().requeued, 1, "{}", q.dump());
+    assert_eq!(q.counters().requeued, 1, "{}", q.dump());
     driver.end.wait();
     let mut waits = thread.join().expect("nothing panics there");
     driver.is_busy.store(false, Ordering::Relaxed);

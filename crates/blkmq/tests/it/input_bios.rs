@@ -52,7 +52,7 @@ fn outcome(submitter: &mut Submitter, bio: Bio) -> Status {
     };
     assert_eq!((bio.op, bio.sector, bio.nr_sectors, bio.user_data), (op, sector, nr_sectors, user_data));
     let q = submitter.queue();
-    assert_eq!((q.in_flight(), q.stats().entered), (0, q.stats().completed));
+    assert_eq!((q.busy_tags(), q.counters().entered), (0, q.counters().completed));
     status
 }
 
@@ -151,7 +151,7 @@ fn nowait_ends_with_again_instead_of_waiting() {
         let again = done.iter().filter(|completion| completion.status == Status::Again).count();
         assert!((1..=14).contains(&again), "{scheduler}: {again}");
         assert!(done.iter().all(|completion| matches!(completion.status, Status::Ok | Status::Again)));
-        assert_eq!((done.len(), q.in_flight()), (16, 0));
+        assert_eq!((done.len(), q.busy_tags()), (16, 0));
         let freeze = q.freeze();
         submitter.submit(io(Op::Read, 0, 8, 4096).with_flags(flags)).expect("there is a slot");
         let refused = finish(&mut submitter);
@@ -228,8 +228,8 @@ proptest! {
         let done = finish(&mut submitter);
         prop_assert_eq!(done.len(), taken);
         prop_assert!(done.iter().all(|completion| matches!(completion.status, Status::Ok | Status::Again)));
-        prop_assert_eq!((submitter.nr_outstanding(), q.in_flight()), (0, 0));
-        prop_assert_eq!(q.stats().entered, q.stats().completed);
+        prop_assert_eq!((submitter.nr_outstanding(), q.busy_tags()), (0, 0));
+        prop_assert_eq!(q.counters().entered, q.counters().completed);
     }
 }
 

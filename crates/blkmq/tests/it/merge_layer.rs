@@ -84,7 +84,7 @@ impl Rig {
                 requests.push((seen.sector, seen.nr_sectors, seen.segments.len()));
             }
         }
-        assert_eq!((self.submitter.nr_outstanding(), self.q.in_flight()), (0, 0));
+        assert_eq!((self.submitter.nr_outstanding(), self.q.busy_tags()), (0, 0));
         requests.sort_unstable();
         requests
     }
@@ -98,7 +98,7 @@ fn writes(sectors: &[u64]) -> Vec<Bio> {
 fn neighbours_merge_behind_and_in_front_in_the_plug() {
     let mut rig = Rig::new(ROOMY);
     rig.together(writes(&[16, 24, 8, 32, 0]));
-    assert_eq!(rig.q.stats().merges_plug, 4);
+    assert_eq!(rig.q.counters().merges_plug, 4);
     assert_eq!(rig.drain(), [(0, 40, 5)]);
 }
 
@@ -106,7 +106,7 @@ fn neighbours_merge_behind_and_in_front_in_the_plug() {
 fn neighbours_merge_behind_and_in_front_in_the_scheduler() {
     let mut rig = Rig::new(ROOMY);
     rig.apart(writes(&[16, 24, 8, 32, 0]));
-    assert_eq!((rig.q.stats().merges_plug, rig.q.stats().merges_insert), (0, 4));
+    assert_eq!((rig.q.counters().merges_plug, rig.q.counters().merges_insert), (0, 4));
     assert_eq!(rig.drain(), [(0, 40, 5)]);
 }
 
@@ -114,7 +114,7 @@ fn neighbours_merge_behind_and_in_front_in_the_scheduler() {
 fn what_fills_a_gap_joins_both_sides() {
     let mut rig = Rig::new(ROOMY);
     rig.apart(writes(&[0, 16, 64, 48, 8, 56]));
-    assert_eq!(rig.q.stats().merges_insert, 4);
+    assert_eq!(rig.q.counters().merges_insert, 4);
     assert_eq!(rig.drain(), [(0, 24, 3), (48, 24, 3)]);
 }
 
@@ -189,7 +189,7 @@ fn requests_that_differ_do_not_merge() {
             } else {
                 rig.together(bios)
             }
-            assert_eq!(rig.q.stats().merges_plug + rig.q.stats().merges_insert, 0, "difference {at}");
+            assert_eq!(rig.q.counters().merges_plug + rig.q.counters().merges_insert, 0, "difference {at}");
             assert!(rig.drain().iter().all(|(_, nr_sectors, _)| *nr_sectors <= 8));
         }
     }
@@ -208,7 +208,7 @@ fn zeroes_of_two_kinds_do_not_merge() {
             } else {
                 rig.together(bios)
             }
-            assert_eq!(rig.q.stats().merges_plug + rig.q.stats().merges_insert, merges, "{kinds:?}");
+            assert_eq!(rig.q.counters().merges_plug + rig.q.counters().merges_insert, merges, "{kinds:?}");
             rig.drain();
         }
     }
@@ -231,7 +231,7 @@ fn merges_of_a_striped_stream(groups: [u32; 2], status: Status) -> u64 {
         asked[of].push(submitters[of].submit(write(8 * stripe, 8)).expect("there is a slot"));
         submitters[of].flush_plug();
     }
-    let merges = rig.q.stats().merges_insert;
+    let merges = rig.q.counters().merges_insert;
     let (mut over, mut written) = ([Vec::new(), Vec::new()], Vec::new());
     rig.device.finish_oldest(Status::Ok);
     assert_eq!(reap(&mut rig.submitter).len(), 1);
@@ -287,7 +287,7 @@ fn the_error_of_a_merged_request_reaches_each_operation() {
         sectors.sort_unstable();
         assert_eq!(sectors, [0, 8, 16, 24]);
         assert!(done.iter().all(|completion| completion.status == Status::Medium));
-        assert_eq!(rig.q.stats().errors, 4);
+        assert_eq!(rig.q.counters().errors, 4);
         rig.device.finish_oldest(Status::Ok);
         let done = reap(&mut rig.submitter);
         assert_eq!((done.len(), done[0].status, done[0].bio.sector), (1, Status::Ok, 640));

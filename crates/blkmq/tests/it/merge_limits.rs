@@ -178,8 +178,8 @@ fn run(seed: u64) -> u64 {
         }
     }
     assert!(submitters.iter().all(|submitter| submitter.nr_outstanding() == 0));
-    assert_eq!((q.in_flight(), q.stats().entered), (0, q.stats().completed));
-    q.stats().merges_insert
+    assert_eq!((q.busy_tags(), q.counters().entered), (0, q.counters().completed));
+    q.counters().merges_insert
 }
 
 #[test]

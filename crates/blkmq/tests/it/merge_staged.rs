@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use crate::jobs::Rig;
 use blkmq::driver::spec;
-use blkmq::{Bio, Buffer, Client, Clock, Locking, RequestQueue, Stats, Submitter, Time, VirtualClock};
+use blkmq::{Bio, Buffer, Client, Clock, Locking, QueueCounters, RequestQueue, Submitter, Time, VirtualClock};
 
 const SECOND: u64 = 1_000_000_000;
 const GIB: u64 = 1 << 30;
@@ -18,13 +18,13 @@ fn sector(writer: u64, written: u64) -> u64 {
 }
 
 /// The share of operations that joined another one, and the share of these that did so in the plug.
-fn merged(stats: Stats) -> (f64, f64) {
+fn merged(stats: QueueCounters) -> (f64, f64) {
     let merges = stats.merges_plug + stats.merges_insert;
     (merges as f64 / (stats.issued + merges) as f64, stats.merges_plug as f64 / (merges as f64))
 }
 
 /// The queue's counts of four seconds after the write cache has filled, and the operations that completed in that time.
-fn run(locking: Locking, stages_all: bool) -> (Stats, u64) {
+fn run(locking: Locking, stages_all: bool) -> (QueueCounters, u64) {
     let mut rig = Rig::with("hdd", |q| {
         let q = q.scheduler("mq-deadline").locking(locking);
         if stages_all { q.stage_all() } else { q }
@@ -38,9 +38,9 @@ fn run(locking: Locking, stages_all: bool) -> (Stats, u64) {
         });
     }
     rig.run(2 * SECOND);
-    let before = rig.q.stats();
+    let before = rig.q.counters();
     rig.run(4 * SECOND);
-    (rig.q.stats() - before, rig.jobs.iter().map(|job| job.completed).sum())
+    (rig.q.counters() - before, rig.jobs.iter().map(|job| job.completed).sum())
 }
 
 /// Red if staged requests are not merged before the combiner chooses, or if staged requests that find no room do not
@@ -71,7 +71,7 @@ struct EarlyTags {
 
 /// The same load, but a bio takes one of `nr_requests` tags before it may go on to be merged. The bio gives the tag
 /// back when it is over.
-fn run_with_early_tags(nr_requests: usize) -> Stats {
+fn run_with_early_tags(nr_requests: usize) -> QueueCounters {
     let clock = VirtualClock::new();
     let q = RequestQueue::builder(spec::open("hdd").expect("there is such a device"));
     let q = q.scheduler("mq-deadline").locking(Locking::Combining).clock(Clock::Virtual(clock.clone()));
@@ -110,10 +110,10 @@ fn run_with_early_tags(nr_requests: usize) -> Stats {
             clock.advance_to(next.expect("something is outstanding").max(clock.now().after(1)).min(end));
         }
         if before.is_none() && clock.now() >= Time(2 * SECOND) {
-            before = Some(q.stats());
+            before = Some(q.counters());
         }
     }
-    q.stats() - before.expect("two seconds have passed")
+    q.counters() - before.expect("two seconds have passed")
 }
 
 /// Red if the check of the test above cannot fail.

@@ -56,7 +56,7 @@ fn the_models_serve_several_threads_on_real_time() {
                     });
                 }
             });
-            assert_eq!(q.in_flight(), 0, "{device} {scheduler}");
+            assert_eq!(q.busy_tags(), 0, "{device} {scheduler}");
         }
     }
 }

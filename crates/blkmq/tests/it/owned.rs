@@ -101,7 +101,7 @@ fn only_the_owner_calls_the_driver() {
                 .collect();
             threads.into_iter().for_each(|thread| thread.join().expect("the thread came to its end"));
             assert_eq!(device.nr_issued.load(Ordering::Relaxed), THREADS * EACH, "{locking}, {scheduler}");
-            assert_eq!((q.stats().completed, q.in_flight()), (THREADS * EACH, 0), "{locking}, {scheduler}");
+            assert_eq!((q.counters().completed, q.busy_tags()), (THREADS * EACH, 0), "{locking}, {scheduler}");
         }
     }
 }

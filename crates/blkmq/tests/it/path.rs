@@ -75,8 +75,8 @@ fn what_is_written_is_read_back() {
                 let buffer = completion.bio.buffers.iter().next().unwrap();
                 assert!(buffer.iter().all(|byte| *byte == expected), "{scheduler} irqmode {irqmode}");
             }
-            assert_eq!(q.in_flight(), 0);
-            assert_eq!(q.stats().entered, q.stats().completed);
+            assert_eq!(q.busy_tags(), 0);
+            assert_eq!(q.counters().entered, q.counters().completed);
         }
     }
 }
@@ -89,8 +89,8 @@ fn contiguous_writes_in_a_plug_merge_and_each_completes() {
         submitter.submit(Bio::write(block * 8, Buffer::from(&[block as u8; 4096][..]))).unwrap();
     }
     assert_eq!(finish(&mut submitter).len(), 16);
-    assert_eq!(q.stats().merges_plug, 15);
-    assert_eq!(q.stats().issued, 1);
+    assert_eq!(q.counters().merges_plug, 15);
+    assert_eq!(q.counters().issued, 1);
     submitter.submit(Bio::read(0, Buffer::zeroed(16 * 4096))).unwrap();
     let read = finish(&mut submitter).pop().unwrap();
     let bytes = read.bio.buffers.iter().next().unwrap();
@@ -108,7 +108,7 @@ fn a_large_bio_is_split_and_completes_once() {
     let done = finish(&mut submitter);
     assert_eq!(done.len(), 1);
     assert_eq!(&done[0].bio.buffers.iter().next().unwrap()[..], &data[..]);
-    assert!(q.stats().issued >= 48);
+    assert!(q.counters().issued >= 48);
 }
 
 #[test]

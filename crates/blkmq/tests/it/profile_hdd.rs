@@ -53,9 +53,9 @@ fn merge_64x32_under_mq_deadline_is_the_robots_disk() {
     let mut rig = Rig::new("hdd", "mq-deadline");
     writers(&mut rig, 32, 4096);
     rig.run(SECOND);
-    let before = rig.q.stats();
+    let before = rig.q.counters();
     rig.run(5 * SECOND);
-    let after = rig.q.stats();
+    let after = rig.q.counters();
     let requests = after.issued - before.issued;
     let merges = after.merges_plug + after.merges_insert - before.merges_plug - before.merges_insert;
     let bios = requests + merges;

@@ -301,12 +301,12 @@ fn requests_pass_as_the_scheduler_says_and_are_told() {
         let q = q.build().unwrap();
         let (mut first, mut second) = (submitter(&q, "a"), submitter(&q, "b"));
         let mut passed = |of: usize, times: u64| {
-            let before = q.stats().bypassed;
+            let before = q.counters().bypassed;
             for number in 0..times {
                 submit([&mut first, &mut second][of], read(1000 * number, 8));
                 finish_all(&device, &mut [&mut first, &mut second]);
             }
-            q.stats().bypassed - before
+            q.counters().bypassed - before
         };
         assert!(passed(0, 12) >= 2, "{locking}");
         assert_eq!(passed(0, 5), 5, "{locking}");
@@ -321,12 +321,12 @@ fn requests_pass_as_the_scheduler_says_and_are_told() {
         // anew.
         submit(&mut first, write(0, 8));
         finish_all(&device, &mut [&mut first, &mut second]);
-        let before = q.stats().bypassed;
+        let before = q.counters().bypassed;
         submit(&mut first, read(0, 8));
         finish_all(&device, &mut [&mut first, &mut second]);
-        assert_eq!(q.stats().bypassed, before, "{locking}: nobody may");
+        assert_eq!(q.counters().bypassed, before, "{locking}: nobody may");
         let told = looked(&state, |state| state.clients.values().map(|(_, books)| books.passed).sum::<u64>());
-        assert_eq!(told, q.stats().bypassed, "{locking}");
+        assert_eq!(told, q.counters().bypassed, "{locking}");
         drop((first, second));
         assert_even(&state);
     }
@@ -377,12 +377,16 @@ fn what_times_out_is_told_once() {
                 submitter.reap_all(|completion| nr_timeouts += u64::from(completion.status == Status::Timeout));
             }
         }
-        assert!(nr_timeouts > 0 && q.stats().timeouts == nr_timeouts && q.stats().requeued > 0, "{:?}", q.stats());
+        assert!(
+            nr_timeouts > 0 && q.counters().timeouts == nr_timeouts && q.counters().requeued > 0,
+            "{:?}",
+            q.counters()
+        );
         // What has just completed is told when somebody comes to the scheduler.
         q.change_scheduler("none").expect("it is there").wait().expect("nothing waits");
         let books = looked(&state, |state| state.clients.values().next().expect("the client is there").1.clone());
         assert_eq!((books.completed + books.passed, books.passing), (100, (0, 0)), "{locking} {passing:?}");
-        assert_eq!(books.passed, if passing == Passing::All { q.stats().bypassed } else { 0 }, "{locking}");
+        assert_eq!(books.passed, if passing == Passing::All { q.counters().bypassed } else { 0 }, "{locking}");
         drop(submitter);
         assert_even(&state);
     }
@@ -452,8 +456,8 @@ fn everything_is_told_once_under_load() {
                     std::thread::sleep(std::time::Duration::from_millis(1));
                 }
             });
-            eprintln!("{spec} {locking} {passing:?}: {} schedulers, {} passed", states.len(), q.stats().bypassed);
-            assert!(q.tenants().clients().is_empty() && q.in_flight() == 0);
+            eprintln!("{spec} {locking} {passing:?}: {} schedulers, {} passed", states.len(), q.counters().bypassed);
+            assert!(q.tenants().clients().is_empty() && q.busy_tags() == 0);
             q.change_scheduler("none").expect("it is there").wait().expect("nothing waits");
             states.iter().for_each(assert_even);
         }

@@ -230,11 +230,11 @@ fn a_submitter_that_leaves_waits_for_what_found_no_room() {
             submitter.submit(read(sector, 1)).expect("there are slots");
         }
         submitter.flush_plug();
-        assert_eq!((q.stats().entered, q.stats().completed), (3, 0), "{way}");
-        let issued = q.stats().issued;
+        assert_eq!((q.counters().entered, q.counters().completed), (3, 0), "{way}");
+        let issued = q.counters().issued;
         assert!(issued == 1 || way.stages_all && issued == 0, "{way}: there is room for one");
         assert_eq!(submitter.leave().len(), 0, "{way}");
-        assert_eq!(q.stats().completed, 3, "{way}");
+        assert_eq!(q.counters().completed, 3, "{way}");
     }
 }
 
@@ -250,7 +250,7 @@ fn a_completion_lets_in_what_found_no_room() {
             submitter.submit(read(sector, 1)).expect("there are slots");
             submitter.flush_plug();
         }
-        assert_eq!((q.stats().entered, device.nr_held()), (2, 0), "{way}");
+        assert_eq!((q.counters().entered, device.nr_held()), (2, 0), "{way}");
         drop(quiesce);
         first.poll();
         assert_eq!(device.nr_held(), 1, "{way}");

@@ -114,7 +114,7 @@ fn each_hardware_queue_has_an_order_of_its_own() {
         both[0].poll();
         assert_eq!(seen(&device, 2), [[200, 100, 0], [1200, 1100, 1000]], "{locking}");
         finish_all(&device, &mut both);
-        assert_eq!((q.in_flight(), q.stats().completed), (0, 6));
+        assert_eq!((q.busy_tags(), q.counters().completed), (0, 6));
     }
 }
 
@@ -206,11 +206,11 @@ fn requests_pass_a_scheduler_without_classes() {
         let q = q.locking(locking).bypass(true).build().unwrap();
         let mut both = [submitter(&q), submitter(&q)];
         let mut passed = |bio| {
-            let before = q.stats().bypassed;
+            let before = q.counters().bypassed;
             both[1].submit(bio).unwrap();
             both[1].flush_plug();
             finish_all(&device, &mut both);
-            q.stats().bypassed - before
+            q.counters().bypassed - before
         };
         assert_eq!((passed(read(0, 8)), passed(write(0, 8))), (1, 1), "{locking}");
         q.set_knob("iosched/number", "7").unwrap();
@@ -242,14 +242,14 @@ fn requests_do_not_pass_what_waits() {
         // All four tags are out, so this one waits.
         both[0].submit(read(1000, 8)).unwrap();
         both[0].flush_plug();
-        assert_eq!((q.stats().bypassed, device.nr_held()), (4, 4), "{locking}");
+        assert_eq!((q.counters().bypassed, device.nr_held()), (4, 4), "{locking}");
         both[1].submit(read(2000, 8)).unwrap();
         both[1].flush_plug();
-        assert_eq!((q.stats().bypassed, device.nr_held()), (4, 5), "{locking}: something waits");
+        assert_eq!((q.counters().bypassed, device.nr_held()), (4, 5), "{locking}: something waits");
         finish_all(&device, &mut both);
         both[1].submit(read(2000, 8)).unwrap();
         both[1].flush_plug();
-        assert_eq!(q.stats().bypassed, 5, "{locking}: nothing waits");
+        assert_eq!(q.counters().bypassed, 5, "{locking}: nothing waits");
         finish_all(&device, &mut both);
     }
 }

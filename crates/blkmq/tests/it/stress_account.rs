@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::common::random::{Random, operations, seed};
 use crate::common::watchdog::{Progress, Watchdog};
 use blkmq::driver::spec;
-use blkmq::{Accounting, Bio, Buffer, Client, RequestQueue, SectorRange, Stat, Submitter};
+use blkmq::{Accounting, Bio, Buffer, Client, DiskStats, RequestQueue, SectorRange, Submitter};
 
 const THREADS: u64 = 4;
 const SLOTS: u16 = 64;
@@ -17,7 +17,7 @@ const OWN: u64 = 1 << 20;
 /// Reads, writes and discards with their merges, and their sectors.
 type Sums = [[u64; 2]; 3];
 
-const fn sums_of(stat: &Stat) -> Sums {
+const fn sums_of(stat: &DiskStats) -> Sums {
     [
         [stat.read_ios + stat.read_merges, stat.read_sectors],
         [stat.write_ios + stat.write_merges, stat.write_sectors],
@@ -65,14 +65,14 @@ fn work(submitter: &mut Submitter, thread: u64, mut random: Random, operations: 
 
 /// Looks at the numbers until the work is over.
 fn look(q: &RequestQueue, began: Instant, is_over: &AtomicBool) {
-    let mut last = Stat::default();
+    let mut last = DiskStats::default();
     while !is_over.load(Ordering::Relaxed) {
-        let completed = q.stats().completed;
-        let stat = q.stat();
+        let completed = q.counters().completed;
+        let stat = q.disk_stats();
         let passed = began.elapsed().as_millis() as u64;
         // A request that came and went between the two sums of a look also counts as in flight, and a batch may be
         // counted as gone before it is counted as completed.
-        let moved = q.stats().completed - completed;
+        let moved = q.counters().completed - completed;
         let most = 2 * THREADS * u64::from(SLOTS) + moved;
         assert!(stat.io_ticks <= passed + 1, "busy for longer than {passed} ms: {stat}");
         assert!(stat.in_flight <= most, "more than {most} in flight: {stat}");
@@ -127,7 +127,7 @@ fn run(device: &str, scheduler: &str, accounting: Accounting, background: u16, r
     for sums in &submitted {
         whole.iter_mut().flatten().zip(sums.as_flattened()).for_each(|(whole, sum)| *whole += sum);
     }
-    let stat = q.stat();
+    let stat = q.disk_stats();
     assert_eq!((sums_of(&stat), stat.in_flight), (whole, 0), "{what}: {stat}");
     assert_eq!(stat.write_sectors, q.range_stats().iter().map(|(_, stat)| stat.write_sectors).sum::<u64>(), "{what}");
     assert!(stat.read_merges > 0, "{what}: {stat}");

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use blkmq::driver::{Batch, Done, Driver, Topology};
-use blkmq::{Bio, Buffer, Client, Limits, Locking, RequestQueue, Stats, Status};
+use blkmq::{Bio, Buffer, Client, Limits, Locking, QueueCounters, RequestQueue, Status};
 use blkmq_sched::{
     Admission, DispatchContext, FastRequest, Feedback, FeedbackKind, Info, InsertAt, Knob, KnobError, Merge,
     Outstanding, RqId, Scheduler, Setting, Time, scheduler,
@@ -184,7 +184,7 @@ struct Found {
     /// How often a request reached its hardware queue before one that had been chosen earlier.
     inversions: usize,
     handed_through: usize,
-    stats: Stats,
+    stats: QueueCounters,
 }
 
 fn run(locking: Locking, queues: u16, depth: u16, threads: u64, operations: u64) -> Found {
@@ -210,7 +210,7 @@ fn run(locking: Locking, queues: u16, depth: u16, threads: u64, operations: u64)
         all += got.len();
     }
     assert_eq!(all, place.len(), "each request that was chosen reached the device, and no other");
-    Found { inversions, handed_through: log.handed_through, stats: q.stats() }
+    Found { inversions, handed_through: log.handed_through, stats: q.counters() }
 }
 
 /// Red if a thread appends to the issue list after it has let go of the scheduler. `single` does so, and shows some

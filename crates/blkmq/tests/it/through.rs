@@ -46,7 +46,7 @@ fn writes_that_were_handed_through_leave_room_below_async_depth() {
         std::mem::forget(submitter);
     }
     assert_eq!(over, 8, "the others find no room");
-    let stats = q.stats();
+    let stats = q.counters();
     assert_eq!(stats.issued, 88, "none of these merge");
     assert_eq!((stats.dispatched_fast, stats.dispatched), (80, 8), "each batch before the knob changed goes through");
 }
@@ -168,7 +168,7 @@ fn requests_of_two_hardware_queues_go_through_together_if_both_have_tags() {
             }
             let expected = if has_tags { polled.len() } else { 0 };
             assert_eq!(through.load(Ordering::Relaxed) - before, expected, "{polled:?}");
-            assert_eq!(q.in_flight(), 0, "all tags are back");
+            assert_eq!(q.busy_tags(), 0, "all tags are back");
         }
     }
 }

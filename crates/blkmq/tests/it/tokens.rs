@@ -57,7 +57,7 @@ fn no_more_of_a_kind_are_in_the_device_than_there_are_tokens() {
         let busy: usize = [reads, writes].iter().map(|line| line[line.len() - 1..].parse::<usize>().unwrap()).sum();
         assert_eq!(device.nr_held(), busy, "{locking} {bypass}");
         finish_all(&device, &mut both);
-        assert_eq!(q.stats().completed, 12);
+        assert_eq!(q.counters().completed, 12);
         q.change_scheduler("none").unwrap().wait().unwrap();
     }
 }
@@ -177,7 +177,7 @@ fn whatever_becomes_of_a_request_its_token_comes_back_once() {
                     }
                 }
             }
-            assert!(q.stats().issued > 0, "{spec}");
+            assert!(q.counters().issued > 0, "{spec}");
             let scheduler = if bypass { "none" } else { "mq-deadline" };
             q.change_scheduler(scheduler).unwrap().wait().unwrap();
         }

@@ -54,17 +54,17 @@ fn a_request_that_lacked_a_tag_wakes_its_thread_twice() {
         let mut other = submitter(&q);
         submit(&mut other, 100);
         let thread = sleeper(&device, &q);
-        assert_eq!((device.nr_held(), q.stats().wakeups), (1, Wakeups::default()), "{locking}");
+        assert_eq!((device.nr_held(), q.counters().wakeups), (1, Wakeups::default()), "{locking}");
         device.take_plans();
         device.finish_oldest(Status::Ok);
         assert_eq!(reap(&mut other).len(), 1);
         let started = Wakeups { started: 1, ..Wakeups::default() };
-        assert_eq!((device.nr_held(), q.stats().wakeups), (1, started), "{locking}");
+        assert_eq!((device.nr_held(), q.counters().wakeups), (1, started), "{locking}");
         await_sleep(&device);
         device.finish_oldest(Status::Ok);
         assert_eq!(reap(&mut other).len(), 0, "it is the other thread's");
         thread.join().expect("it has its read");
-        assert_eq!(q.stats().wakeups, Wakeups { completed: 1, ..started }, "{locking}");
+        assert_eq!(q.counters().wakeups, Wakeups { completed: 1, ..started }, "{locking}");
     }
 }
 
@@ -76,12 +76,12 @@ fn a_change_and_a_request_that_is_left_are_told_apart() {
     let thread = sleeper(&device, &q);
     drop(q.quiesce());
     let changed = Wakeups { changed: 1, ..Wakeups::default() };
-    assert_eq!(q.stats().wakeups, changed);
+    assert_eq!(q.counters().wakeups, changed);
     await_sleep(&device);
     let quiesce = q.quiesce();
     let mut other = submitter(&q);
     submit(&mut other, 100);
-    let left = q.stats().wakeups;
+    let left = q.counters().wakeups;
     // First the end, because a submitter that is dropped waits for its requests.
     drop(quiesce);
     while other.nr_outstanding() > 0 || !thread.is_finished() {

@@ -204,7 +204,7 @@ fn a_submitter_whose_operation_is_part_of_anothers_request_plans_for_each_event(
     }
     drop(quiesce);
     own.poll();
-    assert_eq!(q.stats().merges_insert, 1);
+    assert_eq!(q.counters().merges_insert, 1);
     assert_eq!(own.next_wakeup(), seconds(2000));
     device.end();
 }

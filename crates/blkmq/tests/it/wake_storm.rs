@@ -437,7 +437,7 @@ fn what_is_plugged_and_what_is_due_make_a_future_drive() {
     // `second`.
     drop(submit(200));
     assert!(!is_over(&mut second));
-    assert_eq!(q.stats().issued, 3);
+    assert_eq!(q.counters().issued, 3);
 
     let due = submitter.next_wakeup().expect("the device takes its time");
     assert!(!is_over(&mut first));

@@ -1,6 +1,6 @@
 //! The counters of a queue: families with one value for each queue.
 
-use blkmq::{Stat, Stats};
+use blkmq::{DiskStats, QueueCounters};
 
 const SECTOR: u64 = 512;
 
@@ -17,7 +17,7 @@ pub(super) enum Sample {
 pub(super) struct Family {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
-    pub(super) of: fn(&Stat, &Stats) -> Sample,
+    pub(super) of: fn(&DiskStats, &QueueCounters) -> Sample,
 }
 
 pub(super) const COUNTERS: &[Family] = &[

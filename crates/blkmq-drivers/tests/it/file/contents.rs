@@ -88,7 +88,7 @@ fn check_against_model(spec: &str, path: &str, scheduler: &str, locking: Locking
         }
     }
     assert_eq!(status_of(&mut submitters[0], Bio::flush()), Status::Ok);
-    assert_eq!(q.in_flight(), 0);
+    assert_eq!(q.busy_tags(), 0);
     drop((submitters, q));
     assert!(fs::read(path).expect("the file is there") == model, "{spec} {scheduler} {locking}");
 }

@@ -85,7 +85,7 @@ fn threads_that_own_their_rings_get_everything_back() {
                 })
                 .collect();
             owners.into_iter().for_each(|owner| owner.join().expect("it came to its end"));
-            assert_eq!((q.in_flight(), q.stats().completed), (0, 3 * EACH / 16 * 16));
+            assert_eq!((q.busy_tags(), q.counters().completed), (0, 3 * EACH / 16 * 16));
             let error = q.start_threads(1).map(drop).expect_err("they would poll for an owner");
             assert!(error.to_string().contains("polled by the submitter that owns it"), "{error}");
         }
@@ -144,7 +144,7 @@ fn polled_hardware_queues_poll_where_the_disk_does() {
     } else {
         assert!(q.dump().contains("\nhctx 1: polls\n"), "{}", q.dump());
     }
-    assert_eq!(q.in_flight(), 0);
+    assert_eq!(q.busy_tags(), 0);
 }
 
 /// Red if a hardware queue that is polled in one topology and not in another does not work in both.

@@ -320,7 +320,7 @@ fn requests_that_come_together_go_through_the_queue_together() {
     for _ in 0..100 {
         assert_eq!(client.reply(|_| 512).1, Ok(vec![0; 512]));
     }
-    assert!(q.stats().merges_plug >= 50, "{:?}", q.stats());
+    assert!(q.counters().merges_plug >= 50, "{:?}", q.counters());
 }
 
 #[test]

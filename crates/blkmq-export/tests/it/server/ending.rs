@@ -59,7 +59,7 @@ fn who_leaves_with_requests_under_way_leaves_nothing_behind() {
         }
         assert!(half.is_closed());
         until(|| server.clients().is_empty());
-        assert_eq!(q.in_flight(), 0);
+        assert_eq!(q.busy_tags(), 0);
         let mut another = Client::simple(&server);
         assert_eq!(another.read(0, 4096), Ok(vec![1; 4096]));
     }
@@ -147,7 +147,7 @@ fn a_drain_answers_what_has_arrived_and_then_closes() {
     assert!(client.is_closed());
     server.wait();
     assert!(!path.exists());
-    assert_eq!(q.in_flight(), 0);
+    assert_eq!(q.busy_tags(), 0);
 }
 
 /// A server that listens at the loopback address, and its client with this many reads of 64 KiB. The client's socket
@@ -220,7 +220,7 @@ fn now_closes_at_once_and_waits_for_the_queue() {
     let (_theirs, ours) = std::os::unix::net::UnixStream::pair().unwrap();
     assert!(server.serve(ours.into(), None).is_err());
     server.wait();
-    assert_eq!(q.in_flight(), 0);
+    assert_eq!(q.busy_tags(), 0);
     assert_eq!(blkmq_submitters_work(&q), Ok(()));
 }
 

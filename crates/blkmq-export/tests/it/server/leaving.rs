@@ -53,7 +53,7 @@ fn nothing_is_read_for_a_client_that_has_closed() {
         }
         drop(quiesce);
         until(|| server.clients().is_empty());
-        let begun = q.stat().read_ios;
+        let begun = q.disk_stats().read_ios;
         assert!(begun <= 16 * AT_ONCE, "{begun} of {READS} were begun, over TCP: {is_tcp}");
     }
 }
@@ -74,7 +74,7 @@ fn what_a_client_wrote_whole_before_it_closed_is_written() {
     drop(quiesce);
     until(|| server.clients().is_empty());
     assert!(Client::simple(&server).read(0, 32 * 4096) == Ok(vec![7; 32 * 4096]));
-    assert!(q.stat().read_ios <= 2 * AT_ONCE + 1);
+    assert!(q.disk_stats().read_ios <= 2 * AT_ONCE + 1);
 }
 
 /// Red if a client that has only shut down its own direction is taken for a client that is gone.

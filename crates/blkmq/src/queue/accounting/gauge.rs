@@ -3,7 +3,7 @@
 use blkmq_sched::Time;
 
 use super::in_flight;
-use super::stat::Stat;
+use super::stat::DiskStats;
 use super::sums::Sums;
 use crate::queue::experiments::{Accounting, SharedCount};
 use blkmq_sync::Line;
@@ -102,11 +102,11 @@ impl Gauge {
         in_flight: u64,
         is_on: bool,
         all: impl Iterator<Item = &'a Sums>,
-    ) -> Stat {
+    ) -> DiskStats {
         if in_flight > 0 && is_on {
             self.advance(now, || true);
         }
         let io_ticks = (self.0.ticks.load(Ordering::Relaxed) << TICK_SHIFT) / 1_000_000;
-        Stat { in_flight, io_ticks, ..Sums::stat(all) }
+        DiskStats { in_flight, io_ticks, ..Sums::stat(all) }
     }
 }

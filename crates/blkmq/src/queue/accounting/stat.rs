@@ -9,7 +9,7 @@ use std::fmt;
 /// failed count like others. Writes of zeroes, and operations that only flush, count as writes. Sectors are of 512
 /// bytes. Ticks are milliseconds, summed in nanoseconds from the submission of each request to its completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Stat {
+pub struct DiskStats {
     /// Reads that completed.
     pub read_ios: u64,
     /// Reads that joined another one.
@@ -47,7 +47,7 @@ pub struct Stat {
     pub flush_ticks: u64,
 }
 
-impl Stat {
+impl DiskStats {
     /// All 17 numbers in the kernel's order.
     #[must_use]
     pub const fn fields(&self) -> [u64; 17] {
@@ -74,7 +74,7 @@ impl Stat {
 }
 
 /// One line, each number at the right of eight columns, as in the kernel's file, without the newline.
-impl fmt::Display for Stat {
+impl fmt::Display for DiskStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, field) in self.fields().into_iter().enumerate() {
             let gap = if at == 0 { "" } else { " " };
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_line_is_the_kernels() {
-        let stat = Stat { read_ios: 1, in_flight: 123_456_789, flush_ticks: 17, ..Stat::default() };
+        let stat = DiskStats { read_ios: 1, in_flight: 123_456_789, flush_ticks: 17, ..DiskStats::default() };
         let line = stat.to_string();
         assert_eq!(line.split_whitespace().count(), 17);
         assert!(line.starts_with("       1        0"), "{line}");

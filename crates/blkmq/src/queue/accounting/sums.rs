@@ -2,7 +2,7 @@
 
 use blkmq_sched::Op;
 
-use super::stat::Stat;
+use super::stat::DiskStats;
 use super::{add, get};
 use blkmq_sync::Line;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
@@ -114,7 +114,7 @@ impl Sums {
 
     /// The sums of all threads. The numbers that come from elsewhere, how much is in flight and the busy time, are left
     /// at zero.
-    pub(super) fn stat<'a>(all: impl Iterator<Item = &'a Self>) -> Stat {
+    pub(super) fn stat<'a>(all: impl Iterator<Item = &'a Self>) -> DiskStats {
         let mut sums = [[0_u64; 4]; Group::COUNT];
         for thread in all {
             for (sum, of) in sums.iter_mut().zip(&thread.0.groups) {
@@ -126,7 +126,7 @@ impl Sums {
         }
         let [read, write, discard, flush] = sums;
         let ms = |ns: u64| ns / 1_000_000;
-        Stat {
+        DiskStats {
             read_ios: read[0],
             read_merges: read[1],
             read_sectors: read[2],

@@ -77,9 +77,9 @@ pub(crate) fn freeze(q: &RequestQueue, random: &mut Random) {
 /// Quiesces, and checks that the driver gets nothing.
 pub(crate) fn quiesce(q: &RequestQueue, random: &mut Random) {
     let quiesce = q.quiesce();
-    let issued = q.stats().issued;
+    let issued = q.counters().issued;
     pause(random);
-    assert_eq!(q.stats().issued, issued, "the driver got requests of a quiesced queue");
+    assert_eq!(q.counters().issued, issued, "the driver got requests of a quiesced queue");
     drop(quiesce);
 }
 
@@ -141,7 +141,7 @@ pub(crate) fn disturb(q: &RequestQueue, random: &mut Random) {
             drop(inner);
         }
         _ => {
-            let _ = (q.stats(), q.in_flight(), q.scheduler(), q.stat(), q.range_stats(), q.inflight());
+            let _ = (q.counters(), q.busy_tags(), q.scheduler(), q.disk_stats(), q.range_stats(), q.inflight());
         }
     }
 }
@@ -208,7 +208,7 @@ impl Load {
 
     fn check(&self, counts: &Counts) {
         assert_balanced(&self.q);
-        let stats = self.q.stats();
+        let stats = self.q.counters();
         let possible = counts.parts..=counts.parts + counts.unsure_parts;
         assert!(possible.contains(&stats.entered), "{} entered, not {possible:?}: {stats:?}", stats.entered);
         assert!(stats.errors >= counts.failed(), "{counts:?} {stats:?}");

@@ -10,7 +10,7 @@ pub(crate) mod ways;
 pub(crate) mod worker;
 
 use blkmq::driver::spec;
-use blkmq::{RequestQueue, Stats};
+use blkmq::{QueueCounters, RequestQueue};
 
 /// A queue in front of the device that `spec` describes. Nothing times out, so no timeout scan repairs a lost wake-up
 /// half a minute later.
@@ -31,12 +31,19 @@ pub(crate) fn queue_with(device: &str, scheduler: &str, slots: u16, io_timeout_m
 /// thread that ends a `nowait` operation on a frozen queue counts it as entered and then as completed. So this function
 /// looks again. However often it looks, a lost tag stays out and a lost operation stays uncounted.
 pub(crate) fn assert_balanced(q: &RequestQueue) {
-    let is_balanced = |stats: Stats| q.in_flight() == 0 && stats.entered == stats.completed && q.stat().in_flight == 0;
+    let is_balanced =
+        |stats: QueueCounters| q.busy_tags() == 0 && stats.entered == stats.completed && q.disk_stats().in_flight == 0;
     let settled = (0..100_000).any(|_| {
         std::thread::yield_now();
-        is_balanced(q.stats())
+        is_balanced(q.counters())
     });
-    assert!(settled, "nothing is outstanding, but {} tags are out: {:?} {}", q.in_flight(), q.stats(), q.stat());
+    assert!(
+        settled,
+        "nothing is outstanding, but {} tags are out: {:?} {}",
+        q.busy_tags(),
+        q.counters(),
+        q.disk_stats()
+    );
     for (range, stat) in q.range_stats() {
         assert_eq!(stat.in_flight, 0, "nothing is outstanding in {}: {stat}", range.name);
     }

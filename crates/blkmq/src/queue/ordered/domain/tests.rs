@@ -51,7 +51,7 @@ fn who_finds_the_lock_taken_counts_the_wait() {
         drop(held);
         submitting.join().unwrap();
     });
-    let stats = q.stats();
+    let stats = q.counters();
     assert_eq!((stats.contended, stats.lock_wait_ns, stats.dispatch_batches), (1, 1000, 1));
     assert_eq!(LOCK_WAITS.load(Ordering::Relaxed), 1);
 }
@@ -66,7 +66,7 @@ fn one_lock_dispatches_one_by_one_and_none_in_batches() {
             submitter.submit(Bio::read(number * 64, Buffer::zeroed(4096))).unwrap();
         }
         reap_all(&mut submitter);
-        let stats = q.stats();
+        let stats = q.counters();
         assert_eq!((stats.issued, stats.dispatch_batches, stats.contended), (4, batches, 0), "{scheduler}");
     }
 }
@@ -85,7 +85,7 @@ fn tags_for_requests_that_have_gone_come_back() {
     q.0.domains.whole.set_nr_waiting(6);
     drop(quiesce);
     reap_all(&mut submitter);
-    assert_eq!((q.stats().issued, q.0.hctxs.get(0).tags.weight()), (1, 0));
+    assert_eq!((q.counters().issued, q.0.hctxs.get(0).tags.weight()), (1, 0));
 }
 
 static WAITS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
