@@ -346,7 +346,7 @@ fn reads_of_the_second_queue(seed: u64, locking: Locking) -> Ended {
                     }
                 }
                 while submitter.nr_outstanding() > 0 {
-                    submitter.wait();
+                    submitter.wait(1, None);
                     while submitter.reap().is_some() {}
                 }
             })
@@ -422,7 +422,7 @@ fn polls_in_step_at_the_first_of_two_times(seed: u64) -> Ended {
         first.poll();
         let is_done = Arc::new(AtomicBool::new(false));
         let others = [(); 2].map(|()| {
-            let (q, is_done) = (Arc::clone(&q), Arc::clone(&is_done));
+            let (q, is_done) = (q.clone(), Arc::clone(&is_done));
             thread::spawn(move || {
                 let mut submitter = q.submitter(&Client::new("polls")).expect("there is a place");
                 sleep_until(HeldTwice::TIMES[0].0);
