@@ -142,7 +142,7 @@ impl Parser<'_> {
                 }
                 return Ok(());
             }
-            Some(Known::Lacking { neutral, .. }) if text.is_some_and(|text| neutral.contains(&text)) => return Ok(()),
+            Some(Known::Lacking { neutral, .. }) if text.is_some_and(|text| is_neutral(text, neutral)) => return Ok(()),
             Some(Known::Lacking { name, instead, .. }) => {
                 return self.refuse(fault(format!("{LACKS} '{name}'; {instead}")));
             }
@@ -180,6 +180,11 @@ impl Parser<'_> {
             self.warnings.push(warning);
         }
     }
+}
+
+/// Whether `text` is one of the values with which an option asks for nothing.
+fn is_neutral(text: &str, neutral: &str) -> bool {
+    !text.is_empty() && neutral.split(',').any(|value| value == text)
 }
 
 /// The beginning of every message about something that blkmq lacks.

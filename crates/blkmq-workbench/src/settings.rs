@@ -5,91 +5,24 @@ use blkmq_sched::{Description, KnobError, SCHEDULERS, Scheduler, Setting, Thrott
 use crate::TextError;
 
 /// The files of Linux's `queue/` directory.
-const QUEUE_ATTRIBUTES: &[&str] = &[
-    "add_random",
-    "async_depth",
-    "atomic_write_boundary_bytes",
-    "atomic_write_max_bytes",
-    "atomic_write_unit_max_bytes",
-    "atomic_write_unit_min_bytes",
-    "chunk_sectors",
-    "dax",
-    "discard_granularity",
-    "discard_max_bytes",
-    "discard_max_hw_bytes",
-    "discard_zeroes_data",
-    "dma_alignment",
-    "fua",
-    "hw_sector_size",
-    "io_poll",
-    "io_poll_delay",
-    "io_timeout",
-    "iostats",
-    "iostats_passthrough",
-    "logical_block_size",
-    "max_active_zones",
-    "max_discard_segments",
-    "max_hw_sectors_kb",
-    "max_integrity_segments",
-    "max_open_zones",
-    "max_sectors_kb",
-    "max_segment_size",
-    "max_segments",
-    "minimum_io_size",
-    "nomerges",
-    "nr_requests",
-    "nr_zones",
-    "optimal_io_size",
-    "physical_block_size",
-    "read_ahead_kb",
-    "rotational",
-    "rq_affinity",
-    "scheduler",
-    "stable_writes",
-    "throttle_sample_time",
-    "virt_boundary_mask",
-    "wbt_lat_usec",
-    "write_cache",
-    "write_same_max_bytes",
-    "write_zeroes_max_bytes",
-    "write_zeroes_unmap_max_bytes",
-    "write_zeroes_unmap_max_hw_bytes",
-    "zone_append_max_bytes",
-    "zone_write_granularity",
-    "zoned",
-];
+const QUEUE_ATTRIBUTES: &str = "add_random async_depth atomic_write_boundary_bytes atomic_write_max_bytes atomic_write_unit_max_bytes \
+     atomic_write_unit_min_bytes chunk_sectors dax discard_granularity discard_max_bytes discard_max_hw_bytes \
+     discard_zeroes_data dma_alignment fua hw_sector_size io_poll io_poll_delay io_timeout iostats \
+     iostats_passthrough logical_block_size max_active_zones max_discard_segments max_hw_sectors_kb \
+     max_integrity_segments max_open_zones max_sectors_kb max_segment_size max_segments minimum_io_size nomerges \
+     nr_requests nr_zones optimal_io_size physical_block_size read_ahead_kb rotational rq_affinity scheduler \
+     stable_writes throttle_sample_time virt_boundary_mask wbt_lat_usec write_cache write_same_max_bytes \
+     write_zeroes_max_bytes write_zeroes_unmap_max_bytes write_zeroes_unmap_max_hw_bytes zone_append_max_bytes \
+     zone_write_granularity zoned";
 
 /// The parameters of Linux's null_blk, and the line that names the kernel.
-const RECORDING_ATTRIBUTES: &[&str] = &[
-    "badblocks",
-    "blocking",
-    "blocksize",
-    "bs",
-    "cache_size",
-    "completion_nsec",
-    "discard",
-    "fua",
-    "gb",
-    "home_node",
-    "hw_queue_depth",
-    "irqmode",
-    "kernel",
-    "max_sectors",
-    "mbps",
-    "memory_backed",
-    "no_sched",
-    "nr_devices",
-    "poll_queues",
-    "queue_mode",
-    "requeue",
-    "shared_tag_bitmap",
-    "shared_tags",
-    "size",
-    "submit_queues",
-    "timeout",
-    "use_per_node_hctx",
-    "virt_boundary",
-];
+const RECORDING_ATTRIBUTES: &str = "badblocks blocking blocksize bs cache_size completion_nsec discard fua gb home_node hw_queue_depth irqmode \
+     kernel max_sectors mbps memory_backed no_sched nr_devices poll_queues queue_mode requeue shared_tag_bitmap \
+     shared_tags size submit_queues timeout use_per_node_hctx virt_boundary";
+
+fn is_attribute(name: &str) -> bool {
+    [QUEUE_ATTRIBUTES, RECORDING_ATTRIBUTES].iter().any(|names| names.split(' ').any(|known| known == name))
+}
 
 /// The settings that a recording lists, with the changes of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -246,7 +179,7 @@ impl Settings {
                     .map_err(|_| entry.fault(format!("{name}: '{}' is not a whole number", entry.value)))?;
                 let set = set_knob(scheduler, throttle.as_deref_mut(), name, value);
                 set.map_err(|error| entry.fault(error.to_string()))?;
-            } else if entry.knob_only || !(QUEUE_ATTRIBUTES.contains(&name) || RECORDING_ATTRIBUTES.contains(&name)) {
+            } else if entry.knob_only || !is_attribute(name) {
                 let accepted: Vec<&str> = knobs.iter().map(|knob| knob.name).collect();
                 let kind = if entry.knob_only { "knob" } else { "setting" };
                 let others =

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use blkmq::{Class, IoPriority};
 
 use crate::TextError;
-use crate::job::{BlockSize, ByDirection, Direction, Distribution, Extent, Job, Measure, Operations, Order};
+use crate::job::{BlockSize, ByDirection, Direction, Distribution, Extent, Job, Measure, Operations};
 
 /// The options of a job that were read so far. Options that have a meaning by themselves go into `job`. The others wait
 /// for [`settle`](Draft::settle).
@@ -14,7 +14,7 @@ pub(super) struct Draft {
     pub(super) job: Job,
     /// The factor that `k` stands for.
     pub(super) kilo: u64,
-    pub(super) rw: Rw,
+    /// How many percent of a mixture are reads.
     pub(super) read_percent: u32,
     pub(super) new_group: bool,
     pub(super) seed: u64,
@@ -31,8 +31,6 @@ pub(super) struct Draft {
     pub(super) batch_complete_max: u32,
     /// 0 stands for `iodepth`.
     pub(super) depth_low: u32,
-    pub(super) class: Option<Class>,
-    pub(super) level: Option<u8>,
     pub(super) cmdprio_class: ByDirection<Class>,
     pub(super) cmdprio: ByDirection<u8>,
     pub(super) thinktime_blocks: Option<u64>,
@@ -43,23 +41,11 @@ pub(super) struct Draft {
     places: BTreeMap<&'static str, String>,
 }
 
-/// The meaning of `rw`.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Rw {
-    /// `None`: two directions.
-    pub(super) only: Option<Direction>,
-    pub(super) trim_write: bool,
-    pub(super) random: bool,
-    pub(super) skip: i64,
-    pub(super) every: u32,
-}
-
 impl Default for Draft {
     fn default() -> Self {
         Self {
             job: Job::new(""),
             kilo: 1024,
-            rw: Rw { only: Some(Direction::Read), trim_write: false, random: false, skip: 0, every: 1 },
             read_percent: 50,
             new_group: false,
             seed: Job::SEED,
@@ -72,8 +58,6 @@ impl Default for Draft {
             batch_complete_min: 1,
             batch_complete_max: 0,
             depth_low: 0,
-            class: None,
-            level: None,
             cmdprio_class: ByDirection::all(Class::RealTime),
             cmdprio: ByDirection::all(0),
             thinktime_blocks: None,
@@ -112,6 +96,11 @@ impl Draft {
         self.job.options
     }
 
+    /// The job's priority, at first level 0 of the best-effort class.
+    pub(super) fn priority(&mut self) -> &mut IoPriority {
+        self.job.priority.get_or_insert(IoPriority { class: Class::BestEffort, level: 0 })
+    }
+
     pub(super) fn measure_none(&mut self, none: bool) {
         self.job.measure = Measure { lat: !none, clat: !none, slat: !none };
     }
@@ -147,10 +136,6 @@ impl Draft {
         self.settle_depth();
         let job = &mut self.job;
         job.seed = (self.repeat || self.repeat_all).then_some(self.seed);
-        if self.class.is_some() || self.level.is_some() {
-            let (class, level) = (self.class.unwrap_or(Class::BestEffort), self.level.unwrap_or(0));
-            job.priority = Some(IoPriority { class, level });
-        }
         for direction in Direction::ALL {
             let (class, level) = (self.cmdprio_class[direction], self.cmdprio[direction]);
             job.cmdprio[direction] = IoPriority { class, level };
@@ -166,16 +151,9 @@ impl Draft {
 
     fn settle_access(&mut self) {
         let job = &mut self.job;
-        job.operations = match self.rw.only {
-            Some(direction) => Operations::Only(direction),
-            None if self.rw.trim_write => Operations::TrimWrite,
-            None => Operations::ReadWrite { read_percent: self.read_percent },
-        };
-        job.order = if self.rw.random {
-            Order::Random { every: self.rw.every }
-        } else {
-            Order::Sequential { skip: self.rw.skip }
-        };
+        if let Operations::ReadWrite { read_percent } = &mut job.operations {
+            *read_percent = self.read_percent;
+        }
         for direction in Direction::ALL {
             job.norandommap |= self.blockalign[direction].is_some();
             job.blockalign[direction] = self.blockalign[direction].unwrap_or(*job.bs[direction].bounds().start());

@@ -2,10 +2,10 @@
 
 use blkmq::Class;
 
-use super::draft::{Draft, Rw};
-use super::value::{Unit, Value};
+use super::draft::Draft;
+use super::value::{Unit, Value, none_of};
 use super::{LACKS, shown};
-use crate::job::{BlockSize, Direction, Distribution, RateProcess, Verify, Zone};
+use crate::job::{BlockSize, Direction, Distribution, Operations, Order, RateProcess, Verify, Zone};
 
 /// The most threads, and the most outstanding operations, of one job.
 const MANY: u32 = 65536;
@@ -45,13 +45,13 @@ settings! {
     "name": |draft, value| draft.job.name = value.text()?.to_owned();
     "description": |draft, value| draft.job.description = Some(value.text()?.to_owned());
     "filename": |draft, value| draft.job.files = filenames(value)?;
-    "kb_base": |draft, value| draft.kilo = kb_base(value)?;
+    "kb_base": |draft, value| draft.kilo = value.word(&[("1024", 1024), ("1000", 1000)])?;
     "numjobs": |draft, value| draft.job.numjobs = value.small(1..=MANY)?;
     "stonewall" | "wait_for_previous": |draft, value| draft.job.stonewall = value.flag()?;
     "new_group": |draft, value| draft.new_group = value.flag()?;
     "group_reporting": |draft, value| draft.job.group_reporting = value.flag()?;
 
-    "rw" | "readwrite": |draft, value| draft.rw = rw(value)?;
+    "rw" | "readwrite": |draft, value| rw(draft, value)?;
     "rwmixread": |draft, value| draft.read_percent = value.percent()?;
     "rwmixwrite": |draft, value| draft.read_percent = 100 - value.percent()?;
     "rw_sequencer": |_draft, value| rw_sequencer(value)?;
@@ -88,8 +88,8 @@ settings! {
     "buffered": |draft, value| draft.job.direct = !value.flag()?;
     "hipri": |draft, value| draft.job.hipri = value.flag()?;
     "fixedbufs": |draft, value| draft.job.fixedbufs = value.flag()?;
-    "prioclass": |draft, value| draft.class = Some(class(value)?);
-    "prio": |draft, value| draft.level = Some(value.small(0..=7)? as u8);
+    "prioclass": |draft, value| draft.priority().class = class(value)?;
+    "prio": |draft, value| draft.priority().level = value.small(0..=7)? as u8;
     "cmdprio_percentage": |draft, value| value.each(&mut draft.job.cmdprio_percentage, Value::percent)?;
     "cmdprio_class": |draft, value| value.each(&mut draft.cmdprio_class, class)?;
     "cmdprio": |draft, value| value.each(&mut draft.cmdprio, |value| Ok(value.small(0..=7)? as u8))?;
@@ -102,19 +102,21 @@ settings! {
 
     "rate": |draft, value| value.each(&mut draft.job.rate, rate)?;
     "rate_iops": |draft, value| value.each(&mut draft.job.rate_iops, rate)?;
-    "rate_process": |draft, value| draft.job.rate_process = rate_process(value)?;
+    "rate_process": |draft, value|
+        draft.job.rate_process = value.word(&[("linear", RateProcess::Linear), ("poisson", RateProcess::Poisson)])?;
     "rate_ignore_thinktime": |draft, value| draft.job.rate_ignore_thinktime = value.flag()?;
     "thinktime": |draft, value| draft.job.thinktime = value.duration(Unit::Microseconds)?;
     "thinktime_spin": |draft, value| draft.job.thinktime_spin = value.duration(Unit::Microseconds)?;
     "thinktime_blocks": |draft, value| draft.thinktime_blocks = Some(value.at_least(1)?);
-    "thinktime_blocks_type": |draft, value| draft.job.thinktime_blocks_issue = thinktime_blocks_type(value)?;
+    "thinktime_blocks_type": |draft, value|
+        draft.job.thinktime_blocks_issue = value.word(&[("complete", false), ("issue", true)])?;
     "thinktime_iotime": |draft, value| draft.job.thinktime_iotime = value.duration(Unit::Seconds)?;
 
     "fsync": |draft, value| draft.job.fsync = value.small(0..=u32::MAX)?;
     "fdatasync": |draft, value| draft.job.fdatasync = value.small(0..=u32::MAX)?;
     "end_fsync": |draft, value| draft.job.end_fsync = value.flag()?;
     "fsync_on_close": |draft, value| draft.fsync_on_close = value.flag()?;
-    "sync": |draft, value| draft.job.sync = sync(value)?;
+    "sync": |draft, value| draft.job.sync = value.word(SYNC)?;
 
     "verify": |draft, value| draft.job.verify = verify(value)?;
     "do_verify": |draft, value| draft.job.do_verify = value.flag()?;
@@ -133,11 +135,6 @@ settings! {
     "percentile_list": |draft, value| draft.job.percentile_list = percentiles(value)?;
 }
 
-/// The error for a word that is not one of the accepted words.
-fn neither(value: &str, accepted: &str) -> String {
-    format!("'{}' is none of {accepted}", shown(value))
-}
-
 /// Names of files, with colons between them. A colon behind a backslash belongs to a name.
 fn filenames(value: Value<'_>) -> Result<Vec<String>, String> {
     let (mut names, mut name) = (Vec::new(), String::new());
@@ -153,46 +150,41 @@ fn filenames(value: Value<'_>) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-fn kb_base(value: Value<'_>) -> Result<u64, String> {
-    match value.text()? {
-        "1024" => Ok(1024),
-        "1000" => Ok(1000),
-        other => Err(neither(other, "1024, 1000")),
-    }
-}
+/// The words for `sync`, and whether each write is durable when it completes.
+const SYNC: &[(&str, bool)] = &[("none", false), ("sync", true), ("dsync", true), ("0", false), ("1", true)];
 
-fn rw(value: Value<'_>) -> Result<Rw, String> {
-    let (kind, suffix) = value.pair(':')?;
-    let word = kind.text()?;
-    let (operations, random) = word.strip_prefix("rand").map_or((word, false), |rest| (rest, true));
-    let only = match operations {
-        "read" => Some(Direction::Read),
-        "write" => Some(Direction::Write),
-        "trim" => Some(Direction::Trim),
-        "rw" | "trimwrite" => None,
-        "readwrite" if !random => None,
-        _ => {
-            let accepted =
-                "read, write, trim, rw, readwrite, trimwrite, randread, randwrite, randtrim, randrw, randtrimwrite";
-            return Err(neither(word, accepted));
-        }
+/// The words for `rw`: what the job does, and whether at random places.
+const RW: [(&str, (Operations, bool)); 11] = [
+    ("read", (Operations::Only(Direction::Read), false)),
+    ("write", (Operations::Only(Direction::Write), false)),
+    ("trim", (Operations::Only(Direction::Trim), false)),
+    ("rw", (Operations::ReadWrite { read_percent: 50 }, false)),
+    ("readwrite", (Operations::ReadWrite { read_percent: 50 }, false)),
+    ("trimwrite", (Operations::TrimWrite, false)),
+    ("randread", (Operations::Only(Direction::Read), true)),
+    ("randwrite", (Operations::Only(Direction::Write), true)),
+    ("randtrim", (Operations::Only(Direction::Trim), true)),
+    ("randrw", (Operations::ReadWrite { read_percent: 50 }, true)),
+    ("randtrimwrite", (Operations::TrimWrite, true)),
+];
+
+fn rw(draft: &mut Draft, value: Value<'_>) -> Result<(), String> {
+    let (word, suffix) = value.pair(':')?;
+    let (operations, is_random) = word.word(&RW)?;
+    draft.job.operations = operations;
+    draft.job.order = if is_random {
+        Order::Random { every: suffix.map_or(Ok(1), |every| every.small(1..=u32::MAX))? }
+    } else {
+        Order::Sequential { skip: suffix.map_or(Ok(0), Value::signed)? }
     };
-    let mut rw = Rw { only, trim_write: operations == "trimwrite", random, skip: 0, every: 1 };
-    if let Some(suffix) = suffix {
-        if random {
-            rw.every = suffix.small(1..=u32::MAX)?;
-        } else {
-            rw.skip = suffix.signed()?;
-        }
-    }
-    Ok(rw)
+    Ok(())
 }
 
 fn rw_sequencer(value: Value<'_>) -> Result<(), String> {
     match value.text()? {
         "sequential" => Ok(()),
         "identical" => Err(format!("{LACKS} 'rw_sequencer=identical'; leave it out")),
-        other => Err(neither(other, "sequential")),
+        other => Err(none_of(other, &["sequential"])),
     }
 }
 
@@ -258,7 +250,7 @@ fn distribution(value: Value<'_>) -> Result<Distribution, String> {
         "normal" => Ok(Distribution::Normal { deviation: number(0.0, f64::MIN_POSITIVE..=100.0)? }),
         "zoned" => zones(parameter.ok_or("'zoned' needs zones, as in 'zoned:60/10:40/90'")?).map(Distribution::Zoned),
         "zoned_abs" => Err(format!("{LACKS} 'random_distribution=zoned_abs'; use 'zoned' with percentages")),
-        other => Err(neither(other, "random, zipf, pareto, normal, zoned")),
+        other => Err(none_of(other, &["random", "zipf", "pareto", "normal", "zoned"])),
     }
 }
 
@@ -308,30 +300,6 @@ fn class(value: Value<'_>) -> Result<Class, String> {
 /// Reads a rate. A rate of 0 means no rate.
 fn rate(value: Value<'_>) -> Result<Option<u64>, String> {
     value.at_least(0).map(|rate| Some(rate).filter(|rate| *rate != 0))
-}
-
-fn rate_process(value: Value<'_>) -> Result<RateProcess, String> {
-    match value.text()? {
-        "linear" => Ok(RateProcess::Linear),
-        "poisson" => Ok(RateProcess::Poisson),
-        other => Err(neither(other, "linear, poisson")),
-    }
-}
-
-fn thinktime_blocks_type(value: Value<'_>) -> Result<bool, String> {
-    match value.text()? {
-        "complete" => Ok(false),
-        "issue" => Ok(true),
-        other => Err(neither(other, "complete, issue")),
-    }
-}
-
-fn sync(value: Value<'_>) -> Result<bool, String> {
-    match value.text()? {
-        "none" | "0" => Ok(false),
-        "sync" | "dsync" | "1" => Ok(true),
-        other => Err(neither(other, "none, sync, dsync, 0, 1")),
-    }
 }
 
 fn verify(value: Value<'_>) -> Result<Option<Verify>, String> {

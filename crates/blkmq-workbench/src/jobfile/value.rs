@@ -42,6 +42,13 @@ impl<'a> Value<'a> {
         }
     }
 
+    /// One of these words, as the value that stands beside it.
+    pub(super) fn word<T: Clone>(self, words: &[(&str, T)]) -> Result<T, String> {
+        let text = self.text()?;
+        let value = words.iter().find(|(word, _)| *word == text).map(|(_, value)| value.clone());
+        value.ok_or_else(|| none_of(text, &words.iter().map(|(word, _)| *word).collect::<Vec<_>>()))
+    }
+
     /// A switch: true for `1` or for a name without a value, false for `0`.
     pub(super) fn flag(self) -> Result<bool, String> {
         match self.text {
@@ -219,6 +226,11 @@ impl<'a> Value<'a> {
             _ => None,
         }
     }
+}
+
+/// The error for a word that is not one of the accepted words.
+pub(super) fn none_of(word: &str, accepted: &[&str]) -> String {
+    format!("'{}' is none of {}", shown(word), accepted.join(", "))
 }
 
 fn split_number(text: &str) -> (&str, &str) {
