@@ -3,23 +3,9 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
-use serde::{Serialize, Serializer};
 
-/// Latencies in nanoseconds.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Latency {
-    min: u64,
-    max: u64,
-    mean: f64,
-    stddev: f64,
-    #[serde(rename = "N")]
-    count: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    percentile: Option<Percentile>,
-    /// How many operations are in each bin, by its name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bins: Option<BTreeMap<u64, u64>>,
-}
+use super::json::{Json, object};
+use crate::bench::Latency;
 
 /// What is reported of latencies besides the shortest, the longest and the mean.
 #[derive(Debug, Clone, Copy, Default)]
@@ -30,38 +16,19 @@ pub(super) struct Detail<'a> {
     pub(super) bins: bool,
 }
 
-/// For each percentage, the latency below which this share of the operations lies.
-#[derive(Debug, Clone, PartialEq)]
-struct Percentile(Vec<(f64, u64)>);
-
-impl Serialize for Percentile {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(percent, ns)| (format!("{percent:.6}"), ns)))
+/// Latencies in nanoseconds. As in fio, percentiles are included only if there was an operation.
+pub(super) fn latencies(measured: &Latency, Detail { percents, bins }: Detail<'_>) -> Json {
+    let percents = percents.filter(|_| measured.count() > 0);
+    let percentile = |at: &f64| (format!("{at:.6}"), measured.percentile(*at));
+    object! {
+        "min": measured.min(),
+        "max": measured.max(),
+        "mean": measured.mean(),
+        "stddev": measured.stddev(),
+        "N": measured.count(),
     }
-}
-
-impl Latency {
-    /// What was measured. As in fio, percentiles are included only if there was an operation.
-    pub(super) fn new(measured: &crate::bench::Latency, Detail { percents, bins }: Detail<'_>) -> Self {
-        let count = measured.count();
-        let percents = percents.filter(|_| count > 0);
-        let percentile =
-            |percents: &[f64]| Percentile(percents.iter().map(|at| (*at, measured.percentile(*at))).collect());
-        Self {
-            min: measured.min(),
-            max: measured.max(),
-            mean: measured.mean(),
-            stddev: measured.stddev(),
-            count,
-            percentile: percents.map(percentile),
-            bins: (bins && percents.is_some()).then(|| binned(measured.histogram())),
-        }
-    }
-
-    /// The report if nothing was measured.
-    pub(super) fn none() -> Self {
-        Self::new(&crate::bench::Latency::default(), Detail::default())
-    }
+    .with("percentile", percents.map(|percents| Json::object(percents.iter().map(percentile))))
+    .with("bins", percents.filter(|_| bins).map(|_| Json::object(binned(measured.histogram()))))
 }
 
 /// The number of bins of fio's histograms in each doubling of the latency.
@@ -85,25 +52,10 @@ fn binned(histogram: &Histogram<u64>) -> BTreeMap<u64, u64> {
     bins
 }
 
-/// How many percent fall under each name.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Shares {
-    names: &'static [&'static str],
-    percent: Vec<f64>,
-}
-
-impl Serialize for Shares {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.names.iter().zip(&self.percent))
-    }
-}
-
-impl Shares {
-    /// The share of each name's count in `total`.
-    pub(super) fn new(names: &'static [&'static str], counts: &[u64], total: u64) -> Self {
-        let percent = |count: &u64| if total == 0 { 0.0 } else { 100.0 * *count as f64 / total as f64 };
-        Self { names, percent: counts.iter().map(percent).collect() }
-    }
+/// How many percent of `total` each name's count is.
+pub(super) fn shares(names: &[&str], counts: &[u64], total: u64) -> Json {
+    let percent = |count: &u64| if total == 0 { 0.0 } else { 100.0 * *count as f64 / total as f64 };
+    Json::object(names.iter().zip(counts.iter().map(percent)))
 }
 
 /// Upper ends of fio's buckets of latencies; the same for nanoseconds, microseconds and milliseconds.
@@ -112,18 +64,14 @@ const NAMES: [&str; 10] = ["2", "4", "10", "20", "50", "100", "250", "500", "750
 const MS_NAMES: [&str; 12] = ["2", "4", "10", "20", "50", "100", "250", "500", "750", "1000", "2000", ">=2000"];
 
 /// How many percent of the operations took how long, with buckets of nanoseconds, microseconds and milliseconds.
-pub(super) fn buckets(histograms: &[&Histogram<u64>], total: u64) -> [Shares; 3] {
+pub(super) fn buckets(histograms: &[&Histogram<u64>], total: u64) -> [Json; 3] {
     let mut counts = [[0; 12]; 3];
     for step in histograms.iter().flat_map(|histogram| histogram.iter_recorded()) {
         let (unit, bucket) = bucket(step.value_iterated_to());
         counts[unit][bucket] += step.count_at_value();
     }
     let [ns, us, ms] = counts;
-    [
-        Shares::new(&NAMES, &ns[..NAMES.len()], total),
-        Shares::new(&NAMES, &us[..NAMES.len()], total),
-        Shares::new(&MS_NAMES, &ms, total),
-    ]
+    [shares(&NAMES, &ns, total), shares(&NAMES, &us, total), shares(&MS_NAMES, &ms, total)]
 }
 
 /// The unit (0 for ns, 1 for us, 2 for ms) and the bucket of a latency.
