@@ -5,7 +5,6 @@
 //! in a temporary file. They cannot stay in the trace alone: submitters that are played as fast as possible move apart
 //! without a limit, and one pass over the trace serves all of them only in its own order.
 
-mod followed;
 mod lane;
 mod reader;
 mod spool;

@@ -1,7 +1,6 @@
 //! The operations of one submitter, in the order in which they are submitted: that in which plugs were emptied.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
 use super::spool::{Chain, Record, Spool};
@@ -11,42 +10,10 @@ use super::spool::{Chain, Record, Spool};
 pub(super) struct Lane {
     /// The operations that may still be in a plug, in order: number, and when they were submitted.
     plugged: VecDeque<(u64, u64)>,
-    /// The operations that left their plug, behind one that may still be in a plug and may come first.
-    unplugged: BinaryHeap<Reverse<Unplugged>>,
+    /// The operations that left their plug, by when that was and by number, behind one that may still be in a plug and
+    /// may come first.
+    unplugged: BTreeMap<(u64, u64), Record>,
     pub(super) chain: Chain,
-}
-
-/// An operation that left its plug, ordered by when that was, and then by its number.
-#[derive(Debug)]
-struct Unplugged {
-    number: u64,
-    record: Record,
-}
-
-impl Unplugged {
-    const fn order(&self) -> (u64, u64) {
-        (self.record.unplugged, self.number)
-    }
-}
-
-impl PartialEq for Unplugged {
-    fn eq(&self, other: &Self) -> bool {
-        self.order() == other.order()
-    }
-}
-
-impl Eq for Unplugged {}
-
-impl PartialOrd for Unplugged {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Unplugged {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.order().cmp(&other.order())
-    }
 }
 
 impl Lane {
@@ -60,14 +27,12 @@ impl Lane {
         if let Ok(at) = self.plugged.binary_search_by_key(&number, |(number, _)| *number) {
             self.plugged.remove(at);
         }
-        self.unplugged.push(Reverse(Unplugged { number, record }));
+        self.unplugged.insert((record.unplugged, number), record);
         // An operation in a plug leaves it at the time of its submission or later.
         let first = self.plugged.front().map(|(number, time)| (*time, *number));
-        while let Some(Reverse(next)) = self.unplugged.peek()
-            && first.is_none_or(|first| next.order() < first)
+        while let Some(next) = self.unplugged.first_entry().filter(|next| first.is_none_or(|first| *next.key() < first))
         {
-            spool.push(&mut self.chain, &next.record)?;
-            self.unplugged.pop();
+            spool.push(&mut self.chain, &next.remove())?;
         }
         Ok(())
     }

@@ -1,12 +1,12 @@
 //! Reads a trace event by event, and follows its operations until they complete.
 
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::mem;
 
 use blkmq::Op;
 
-use super::followed::{Followed, Operations};
 use super::lane::Lane;
 use super::spool::{Record, Spool};
 use super::{FOLLOWED, Load, MAX_LANES, Source, Traced};
@@ -29,8 +29,8 @@ pub(super) struct Reader<'a> {
     tasks: Vec<Task>,
     /// The time of the first operation.
     origin: u64,
-    /// The operations that have not completed.
-    followed: Operations,
+    /// The operations that have not completed, by number.
+    followed: BTreeMap<u64, Followed>,
     /// Pieces that have not completed, by direction and first sector, the oldest first.
     pieces: HashMap<(bool, u64), VecDeque<Piece>>,
     /// Flushes that have not completed. Flushes have no sectors.
@@ -49,6 +49,17 @@ struct Task {
     /// Operations that may still be in the plug, in order.
     held: VecDeque<u64>,
     outstanding: usize,
+}
+
+/// An operation that has not completed.
+#[derive(Debug, Clone, Copy)]
+struct Followed {
+    process: usize,
+    record: Record,
+    /// How many pieces of it have not completed.
+    left: u32,
+    /// It may still be in its task's plug.
+    is_held: bool,
 }
 
 /// A part of an operation that completes as one piece: the whole operation, unless that was split.
@@ -71,7 +82,7 @@ impl<'a> Reader<'a> {
             last: None,
             tasks: Vec::new(),
             origin: 0,
-            followed: Operations::default(),
+            followed: BTreeMap::new(),
             pieces: HashMap::new(),
             flushes: VecDeque::new(),
             abandoned: 0,
@@ -135,8 +146,8 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// The temporary file cannot be written.
     pub(super) fn finish(mut self) -> io::Result<Load> {
-        while let Some(number) = self.followed.oldest() {
-            self.abandon(number)?;
+        while let Some((number, followed)) = self.followed.pop_first() {
+            self.abandon(number, followed)?;
         }
         Ok(Load {
             source: self.source,
@@ -194,7 +205,7 @@ impl<'a> Reader<'a> {
         } else if let Some(end) = event.sector.checked_add(operation.nr_sectors) {
             self.add_piece(event.is_write(), event.sector, Piece { operation: number, end });
         }
-        self.followed.push(number, Followed { process, record, left: 1, is_held: true });
+        self.followed.insert(number, Followed { process, record, left: 1, is_held: true });
         self.abandon_before((number + 1).saturating_sub(FOLLOWED))
     }
 
@@ -204,26 +215,24 @@ impl<'a> Reader<'a> {
 
     /// Follows no operation of a number below `horizon` any more.
     fn abandon_before(&mut self, horizon: u64) -> io::Result<()> {
-        while let Some(first) = self.followed.oldest()
-            && first < horizon
-        {
-            self.abandon(first)?;
+        while let Some(first) = self.followed.first_entry().filter(|first| *first.key() < horizon) {
+            let (number, followed) = first.remove_entry();
+            self.abandon(number, followed)?;
             self.abandoned += 1;
         }
         if self.abandoned == FOLLOWED {
             self.abandoned = 0;
-            self.flushes.retain(|number| self.followed.contains(*number));
+            self.flushes.retain(|number| self.followed.contains_key(number));
             self.pieces.retain(|_, pieces| {
-                pieces.retain(|piece| self.followed.contains(piece.operation));
+                pieces.retain(|piece| self.followed.contains_key(&piece.operation));
                 !pieces.is_empty()
             });
         }
         Ok(())
     }
 
-    /// Follows an operation no more, which then counts as in no plug.
-    fn abandon(&mut self, number: u64) -> io::Result<()> {
-        let Some(followed) = self.followed.remove(number) else { return Ok(()) };
+    /// Called when an operation is followed no more. It then counts as in no plug.
+    fn abandon(&mut self, number: u64, followed: Followed) -> io::Result<()> {
         if followed.is_held { self.leave_plug(number, &followed) } else { Ok(()) }
     }
 
@@ -242,7 +251,7 @@ impl<'a> Reader<'a> {
         let time = event.time.saturating_sub(self.origin);
         let held = self.task(event).map(|task| mem::take(&mut task.held)).unwrap_or_default();
         for number in held {
-            let Some(followed) = self.followed.get_mut(number) else { continue };
+            let Some(followed) = self.followed.get_mut(&number) else { continue };
             followed.is_held = false;
             followed.record.unplugged = time;
             let followed = *followed;
@@ -256,7 +265,7 @@ impl<'a> Reader<'a> {
         let Some(middle) = event.sector.checked_add(u64::from(event.nr_sectors())) else { return };
         let Some(pieces) = self.pieces.get_mut(&(event.is_write(), event.sector)) else { return };
         let Some(whole) = pieces.back_mut().filter(|whole| event.sector < middle && middle < whole.end) else { return };
-        let Some(followed) = self.followed.get_mut(whole.operation) else { return };
+        let Some(followed) = self.followed.get_mut(&whole.operation) else { return };
         followed.left += 1;
         let rest = *whole;
         whole.end = middle;
@@ -298,18 +307,19 @@ impl<'a> Reader<'a> {
 
     /// Called when a piece of an operation has completed.
     fn finish_piece(&mut self, number: u64, event: &Event) -> io::Result<()> {
-        let Some(followed) = self.followed.get_mut(number) else { return Ok(()) };
-        followed.left -= 1;
-        if followed.left > 0 {
+        let Entry::Occupied(mut followed) = self.followed.entry(number) else { return Ok(()) };
+        followed.get_mut().left -= 1;
+        if followed.get().left > 0 {
             return Ok(());
         }
-        let Followed { process, record, .. } = *followed;
+        let followed = followed.remove();
+        let Followed { process, record, .. } = followed;
         let end = event.time.saturating_sub(self.origin);
         self.traced.completed += 1;
         self.traced.latencies.record(record.op(), end.saturating_sub(record.time));
         self.tasks[process].outstanding -= 1;
         // An operation that has completed cannot be in the plug any more, whatever the trace says of the plug.
-        self.abandon(number)
+        self.abandon(number, followed)
     }
 
     /// How many entries there are of operations that have not completed.
