@@ -60,9 +60,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::bench::SchedulerSource;
+use crate::buffers::BufferPool;
 pub use error::JudgeError;
 pub use interference::Interference;
-use measuring::{Judge, Measuring, Test};
+use measuring::{Measuring, Test};
 pub use page::sections;
 pub use promises::{Deadlines, Knob, Order, Promises, QuickReads, Resource, Shares};
 use row::Figure;
@@ -168,11 +169,7 @@ pub fn judge(
         let Some(figures) = figures else { continue };
         for contestant in contestants {
             let place = all.iter().position(|other| other.name == contestant.name).unwrap_or(0);
-            let (own, promises) = (figures[place].clone(), &contestant.promises);
-            let judged = match test.judge {
-                Judge::Alone(judge) => judge(own, promises),
-                Judge::BesideNone(judge) => judge(own, &figures[0], promises),
-            };
+            let judged = (test.judge)(figures[place].clone(), &figures[0], &contestant.promises);
             rows.extend(judged.into_iter().map(|figure| figure.row(test.id, &contestant.name)));
         }
     }
@@ -197,7 +194,7 @@ pub fn interference(
         site.fill(&mut site.pool(), &settings.stop)?;
     }
     // None of these loads depends on the speed of the device.
-    let on = |number: usize, pool: &mut client::Pool| {
+    let on = |number: usize, pool: &mut BufferPool| {
         let mut on = judging.measuring(number % contestants.len(), Speed { iops: 1.0 }, slice, pool);
         interference::measure(number / contestants.len(), &mut on)
     };
@@ -220,8 +217,7 @@ struct Judging<'a> {
 impl Judging<'_> {
     /// The contestants of which a test needs figures.
     fn needed(&self, test: &Test) -> std::ops::Range<usize> {
-        let needs_none = self.judges_none || matches!(test.judge, Judge::BesideNone(_));
-        usize::from(!needs_none)..self.contestants.len()
+        usize::from(!self.judges_none && !test.needs_none)..self.contestants.len()
     }
 
     /// All measurements on a model.
@@ -229,7 +225,7 @@ impl Judging<'_> {
         let speed = Speed::of(self.site, Duration::from_secs(60), &mut self.site.pool(), &self.settings.stop)?;
         let pairs = tests.iter().enumerate().flat_map(|(at, test)| self.needed(test).map(move |number| (at, number)));
         let pairs: Vec<(usize, usize)> = pairs.collect();
-        let measure = |number: usize, pool: &mut client::Pool| {
+        let measure = |number: usize, pool: &mut BufferPool| {
             let (test, contestant) = pairs[number];
             (tests[test].measure)(&mut self.measuring(contestant, speed, None, pool))
         };
@@ -250,7 +246,7 @@ impl Judging<'_> {
     fn spread<T: Send>(
         &self,
         count: usize,
-        measure: &(dyn Fn(usize, &mut client::Pool) -> Result<T, JudgeError> + Sync),
+        measure: &(dyn Fn(usize, &mut BufferPool) -> Result<T, JudgeError> + Sync),
     ) -> Vec<Option<Result<T, JudgeError>>> {
         let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let results: Mutex<Vec<Option<Result<T, JudgeError>>>> = Mutex::new((0..count).map(|_| None).collect());
@@ -316,7 +312,7 @@ impl Judging<'_> {
         contestant: usize,
         speed: Speed,
         slice: Option<Duration>,
-        pool: &'m mut client::Pool,
+        pool: &'m mut BufferPool,
     ) -> Measuring<'m> {
         let Settings { shorter, stop, .. } = self.settings;
         let contestant = &self.contestants[contestant];

@@ -11,6 +11,7 @@
 
 pub mod bench;
 pub mod blktrace;
+mod buffers;
 mod classes;
 pub mod compare;
 pub mod device;

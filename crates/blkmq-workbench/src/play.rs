@@ -1,16 +1,16 @@
 //! Plays the operations of a trace through a queue, in one thread, a submitter for each process.
 
-use std::collections::HashMap;
 use std::io;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use blkmq::{
-    Bio, Buffer, Buffers, Client, Clock, IoPriority, Op, QueueCounters, QueueError, RejectReason, Rejected,
-    RequestQueue, Status, Submitter, Time,
+    Bio, Buffers, Client, Clock, IoPriority, Op, QueueCounters, QueueError, RejectReason, Rejected, RequestQueue, Status,
+    Submitter, Time,
 };
 
+use crate::buffers::BufferPool;
 use crate::load::{Cursor, Operation};
 use crate::{Latencies, Load};
 
@@ -112,8 +112,8 @@ pub fn play(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Outcome, PlayError> {
     let start = q.clock().now();
-    let (spare, outcome) = (HashMap::new(), Outcome::default());
-    let mut player = Player { start, speed, spare, spare_bytes: 0, outcome, fault: None };
+    let (buffers, outcome) = (BufferPool::new(MAX_SPARE_BYTES, false), Outcome::default());
+    let mut player = Player { start, speed, buffers, outcome, fault: None };
     let mut lanes = lanes(load, q, speed)?;
     let mut report = start.after(REPORT_NS);
     loop {
@@ -174,9 +174,7 @@ fn lanes<'l>(load: &'l Load, q: &RequestQueue, speed: Speed) -> Result<Vec<Lane<
 struct Player {
     start: Time,
     speed: Speed,
-    /// Buffers that are not in use, by length.
-    spare: HashMap<usize, Vec<Buffer>>,
-    spare_bytes: usize,
+    buffers: BufferPool,
     outcome: Outcome,
     /// The load could not be read on.
     fault: Option<io::Error>,
@@ -223,7 +221,8 @@ impl Player {
             count(&mut self.outcome.refused, status);
             return true;
         }
-        let buffers = if has_data { self.buffer(nr_sectors).into() } else { Buffers::None };
+        let bytes = usize::try_from(nr_sectors * 512).expect("a trace states lengths in 32 bits");
+        let buffers = if has_data { self.buffers.take(bytes).into() } else { Buffers::None };
         let bio = Bio::new(op, sector, nr_sectors, buffers)
             .with_flags(flags)
             .with_priority(IoPriority { class, ..IoPriority::default() })
@@ -231,7 +230,7 @@ impl Player {
         match submitter.submit(bio) {
             Ok(_) => true,
             Err(Rejected { bio, reason }) => {
-                self.keep(bio.buffers);
+                self.buffers.put(bio.buffers);
                 match reason {
                     RejectReason::Full => false,
                     RejectReason::Bad(status) => {
@@ -256,30 +255,10 @@ impl Player {
             if !completion.status.is_ok() {
                 count(&mut self.outcome.failed, completion.status);
             }
-            self.keep(buffers);
+            self.buffers.put(buffers);
         }
         self.outcome.duration = now.0 - self.start.0;
         true
-    }
-
-    fn buffer(&mut self, nr_sectors: u64) -> Buffer {
-        let len = usize::try_from(nr_sectors * 512).expect("a trace states lengths in 32 bits");
-        match self.spare.get_mut(&len).and_then(Vec::pop) {
-            Some(buffer) => {
-                self.spare_bytes -= len;
-                buffer
-            }
-            None => Buffer::zeroed(len),
-        }
-    }
-
-    fn keep(&mut self, buffers: Buffers) {
-        if let Buffers::One(buffer) = buffers
-            && self.spare_bytes + buffer.len() <= MAX_SPARE_BYTES
-        {
-            self.spare_bytes += buffer.len();
-            self.spare.entry(buffer.len()).or_default().push(buffer);
-        }
     }
 }
 

@@ -5,17 +5,19 @@ use std::time::Duration;
 use blkmq::{Class, Op};
 
 use super::error::JudgeError;
-use super::load::{End, LARGE, Plan, SMALL, nanoseconds};
-use super::measuring::{Judge, Measuring, Test, ms};
+use super::load::{End, LARGE, Plan, SMALL};
+use super::measuring::{Measuring, Test, ms};
 use super::promises::Promises;
-use super::row::{Figure, Target};
+use super::row::{Figure, Target, aimed};
+use crate::job::nanoseconds;
 
 pub(super) const TEST: Test = Test {
     id: "Q11",
     title: "a reader of the real-time class begins beside eight readers of 64 KiB",
     nr_runs: 1,
+    needs_none: false,
     measure,
-    judge: Judge::Alone(judge),
+    judge,
 };
 
 /// Milliseconds.
@@ -77,13 +79,8 @@ fn reached(times: &[u64], begin: u64, end: u64) -> Option<u64> {
     starts.zip(ends).find(|(start, end)| quick(*start, **end)).map(|(start, _)| start)
 }
 
-fn judge(own: Vec<Figure>, promises: &Promises) -> Vec<Figure> {
-    own.into_iter()
-        .map(|figure| {
-            let aims = promises.classes && figure.case == REACHES;
-            figure.aims(aims, Target::AtMost(MOST_MS))
-        })
-        .collect()
+fn judge(own: Vec<Figure>, _: &[Figure], promises: &Promises) -> Vec<Figure> {
+    aimed(own, |figure| (promises.classes && figure.case == REACHES).then_some(Target::AtMost(MOST_MS)))
 }
 
 #[cfg(test)]

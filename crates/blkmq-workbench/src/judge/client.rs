@@ -1,54 +1,23 @@
 //! A client at work: it submits what its plan says, and notes what became of it.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use blkmq::{Bio, Buffer, Buffers, Completion, Flags, IoPriority, Op, RejectReason, RqId, Submitter, Time};
+use blkmq::{Bio, Completion, Flags, IoPriority, Op, RejectReason, RqId, Submitter, Time};
 use rand::rngs::SmallRng;
-use rand::{Rng, RngExt, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::error::JudgeError;
 use super::journal::Journal;
-use super::load::{Pace, Place, Plan, SMALL, Step};
+use super::load::{Pace, Plan, SMALL, Step};
 use crate::bench::Latency;
+use crate::buffers::BufferPool;
 
 /// Bytes of a sector.
 const SECTOR: u64 = 512;
 /// The most reads that one step of a script submits.
 pub(super) const MOST_AHEAD: usize = 64;
-
-/// Buffers that are not in use, by length. Runs one after the other use the same ones.
-#[derive(Debug)]
-pub(super) struct Pool {
-    spare: HashMap<usize, Vec<Buffer>>,
-    /// What buffers are filled with, where a device may look at their contents.
-    fill: Option<SmallRng>,
-}
-
-impl Pool {
-    /// `fills`: whether buffers get contents that do not compress. A model does not look at them.
-    pub(super) fn new(fills: bool) -> Self {
-        Self { spare: HashMap::new(), fill: fills.then(|| SmallRng::seed_from_u64(1)) }
-    }
-
-    fn take(&mut self, bytes: usize) -> Buffer {
-        if let Some(buffer) = self.spare.get_mut(&bytes).and_then(Vec::pop) {
-            return buffer;
-        }
-        let mut buffer = Buffer::zeroed(bytes);
-        if let Some(rng) = &mut self.fill {
-            rng.fill_bytes(&mut buffer);
-        }
-        buffer
-    }
-
-    fn put(&mut self, buffers: Buffers) {
-        if let Buffers::One(buffer) = buffers {
-            self.spare.entry(buffer.len()).or_default().push(buffer);
-        }
-    }
-}
 
 /// What became of a client's operations.
 #[derive(Debug, Clone, Default)]
@@ -112,12 +81,9 @@ impl Worker {
         number: usize,
     ) -> Self {
         let begin = start.after(plan.begin_ns);
-        let (Place::Random(area) | Place::Sequential(area)) = &plan.place;
-        let at = area.start;
-        let first = match &plan.pace {
-            Pace::Script(steps) => steps.first().map_or(0, |step| step.think_ns),
-            Pace::Closed | Pace::Thinking(_) | Pace::Every(_) => 0,
-        };
+        let at = plan.area.start;
+        let first =
+            if let Pace::Script(steps) = &plan.pace { steps.first().map_or(0, |step| step.think_ns) } else { 0 };
         let nr_thinking = if let Pace::Thinking(_) = plan.pace { plan.depth } else { 0 };
         Self {
             plan,
@@ -152,24 +118,17 @@ impl Worker {
     }
 
     /// Submits one read that is not in the plan.
-    pub(super) fn read_once(&mut self, now: Time, pool: &mut Pool) -> Result<(), JudgeError> {
+    pub(super) fn read_once(&mut self, now: Time, pool: &mut BufferPool) -> Result<(), JudgeError> {
         let op = std::mem::replace(&mut self.plan.op, Op::Read);
-        let submitted = self.submit_one((self.begin_of_area(), SMALL / SECTOR as u32), false, now, pool);
+        let submitted = self.submit_one((self.plan.area.start, SMALL / SECTOR as u32), false, now, pool);
         self.plan.op = op;
         submitted.map(drop)
     }
 
-    fn begin_of_area(&self) -> u64 {
-        let (Place::Random(area) | Place::Sequential(area)) = &self.plan.place;
-        area.start
-    }
-
     /// Whether the client has a script, and is done with it.
     pub(super) fn script_is_over(&self) -> Option<bool> {
-        match &self.plan.pace {
-            Pace::Script(steps) => Some(self.step == steps.len() && self.is_idle()),
-            Pace::Closed | Pace::Thinking(_) | Pace::Every(_) => None,
-        }
+        let Pace::Script(steps) = &self.plan.pace else { return None };
+        Some(self.step == steps.len() && self.is_idle())
     }
 
     /// The next time at which the client does something by itself.
@@ -186,7 +145,7 @@ impl Worker {
     }
 
     /// Submits what may be submitted. Returns false if there was nothing.
-    pub(super) fn submit(&mut self, now: Time, pool: &mut Pool) -> Result<bool, JudgeError> {
+    pub(super) fn submit(&mut self, now: Time, pool: &mut BufferPool) -> Result<bool, JudgeError> {
         if now < self.begin || now.since(self.start) >= self.plan.end_ns {
             return Ok(false);
         }
@@ -217,7 +176,7 @@ impl Worker {
     }
 
     /// Submits the reads of the next step, if it is due.
-    fn submit_step(&mut self, now: Time, pool: &mut Pool) -> Result<bool, JudgeError> {
+    fn submit_step(&mut self, now: Time, pool: &mut BufferPool) -> Result<bool, JudgeError> {
         let Pace::Script(steps) = &self.plan.pace else { return Ok(false) };
         let has_room = self.outstanding as usize + MOST_AHEAD < self.plan.depth as usize;
         if self.awaited.is_some() || self.due > now || !has_room {
@@ -236,7 +195,7 @@ impl Worker {
         (sector, nr_sectors): (u64, u32),
         is_ahead: bool,
         since: Time,
-        pool: &mut Pool,
+        pool: &mut BufferPool,
     ) -> Result<RqId, JudgeError> {
         let Plan { op, class, level, merges, .. } = self.plan;
         let buffer = pool.take(nr_sectors as usize * SECTOR as usize);
@@ -261,21 +220,18 @@ impl Worker {
 
     fn next_sector(&mut self) -> u64 {
         let nr_sectors = u64::from(self.plan.bytes) / SECTOR;
-        match &self.plan.place {
-            Place::Random(area) => {
-                let places = (area.end - area.start) / nr_sectors;
-                area.start + self.rng.random_range(0..places) * nr_sectors
-            }
-            Place::Sequential(area) => {
-                let sector = if self.at + nr_sectors > area.end { area.start } else { self.at };
-                self.at = sector + nr_sectors;
-                sector
-            }
+        let area = &self.plan.area;
+        if !self.plan.is_sequential {
+            let places = (area.end - area.start) / nr_sectors;
+            return area.start + self.rng.random_range(0..places) * nr_sectors;
         }
+        let sector = if self.at + nr_sectors > area.end { area.start } else { self.at };
+        self.at = sector + nr_sectors;
+        sector
     }
 
     /// Takes the operations that are over. Returns how many were counted, and how many there were.
-    pub(super) fn reap(&mut self, window: Window, pool: &mut Pool) -> Result<(u64, u64), JudgeError> {
+    pub(super) fn reap(&mut self, window: Window, pool: &mut BufferPool) -> Result<(u64, u64), JudgeError> {
         let (mut counted, mut all) = (0, 0);
         while let Some(done) = self.submitters.iter_mut().find_map(Submitter::reap) {
             all += 1;

@@ -6,16 +6,17 @@ use blkmq::Op;
 
 use super::error::JudgeError;
 use super::load::{Plan, SMALL};
-use super::measuring::{Judge, Measuring, Test, value};
+use super::measuring::{Measuring, Test, value};
 use super::promises::Promises;
-use super::row::{Figure, Target};
+use super::row::{Figure, Target, aimed};
 
 pub(super) const TEST: Test = Test {
     id: "Q10",
     title: "four readers and two writers at random places, and one sequential reader, all of 4 KiB",
     nr_runs: 1,
+    needs_none: true,
     measure,
-    judge: Judge::BesideNone(judge),
+    judge,
 };
 
 /// Percent of the time.
@@ -52,14 +53,11 @@ fn measure(on: &mut Measuring<'_>) -> Result<Vec<Figure>, JudgeError> {
 fn judge(own: Vec<Figure>, none: &[Figure], promises: &Promises) -> Vec<Figure> {
     let kept = 100.0 * value(&own, DONE) / value(none, DONE);
     let bound = Target::AtMost(MOST_IDLE);
-    let mut figures: Vec<Figure> = own
-        .into_iter()
-        .map(|figure| match &*figure.case {
-            "idle" => figure.aims(true, bound),
-            "idle as asked" => figure.aims(!promises.idles, bound),
-            _ => figure,
-        })
-        .collect();
+    let mut figures = aimed(own, |figure| match &*figure.case {
+        "idle" => Some(bound),
+        "idle as asked" => (!promises.idles).then_some(bound),
+        _ => None,
+    });
     figures.push(Figure::new("kept", kept, "%", "The same as a share of the throughput without a scheduler."));
     figures
 }

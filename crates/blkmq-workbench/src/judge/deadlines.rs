@@ -8,7 +8,7 @@ use blkmq::{Class, Op};
 use super::error::JudgeError;
 use super::journal::longest_passing;
 use super::load::{Plan, SMALL};
-use super::measuring::{Judge, Measuring, Test, ms};
+use super::measuring::{Measuring, Test, ms};
 use super::order::record;
 use super::promises::{Deadlines, Promises};
 use super::row::{Figure, Target};
@@ -18,8 +18,9 @@ pub(super) const TEST: Test = Test {
     id: "Q8",
     title: "how long requests wait for the device at most, beside a flood of reads of 128 KiB",
     nr_runs: CASES.len() as u32,
+    needs_none: false,
     measure,
-    judge: Judge::Alone(judge),
+    judge,
 };
 
 /// Bytes of the flood's operations: so many that some seconds of a quick device are not too many operations.
@@ -126,7 +127,7 @@ fn clients(on: &Measuring<'_>, case: &Case) -> Vec<Plan> {
     vec![victim, flood]
 }
 
-fn judge(own: Vec<Figure>, _: &Promises) -> Vec<Figure> {
+fn judge(own: Vec<Figure>, _: &[Figure], _: &Promises) -> Vec<Figure> {
     own
 }
 

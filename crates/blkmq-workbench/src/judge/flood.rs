@@ -6,16 +6,17 @@ use blkmq::Op;
 
 use super::error::JudgeError;
 use super::load::{LARGE, Plan, SMALL};
-use super::measuring::{Judge, Measuring, Test, ms, value};
+use super::measuring::{Measuring, Test, ms, value};
 use super::promises::{Promises, QuickReads};
-use super::row::{Figure, Target};
+use super::row::{Figure, Target, aimed};
 
 pub(super) const TEST: Test = Test {
     id: "Q7",
     title: "a reader, one read of 4 KiB at a time, beside writers of 64 KiB with 128 outstanding each",
     nr_runs: 1 + WRITERS.len() as u32,
+    needs_none: true,
     measure,
-    judge: Judge::BesideNone(judge),
+    judge,
 };
 
 const WRITERS: [u32; 2] = [8, 32];
@@ -73,16 +74,8 @@ fn written_case(nr_writers: u32) -> String {
 fn judge(own: Vec<Figure>, none: &[Figure], promises: &Promises) -> Vec<Figure> {
     let alone = value(&own, ALONE);
     let is_p99 = |figure: &Figure| figure.case.ends_with("p99") && figure.case != ALONE;
-    let mut figures: Vec<Figure> = match promises.quick_reads {
-        Some(QuickReads::Within(ns)) => {
-            let bound = Target::AtMost(2.0 * ms(ns));
-            own.into_iter()
-                .map(|figure| {
-                    let aims = is_p99(&figure);
-                    figure.aims(aims, bound)
-                })
-                .collect()
-        }
+    let mut figures = match promises.quick_reads {
+        Some(QuickReads::Within(ns)) => aimed(own, |figure| is_p99(figure).then_some(Target::AtMost(2.0 * ms(ns)))),
         _ => own,
     };
     for nr_writers in WRITERS {

@@ -24,68 +24,20 @@ const DEPTH: u32 = 128;
 /// p99 and p99.9 of the reader in milliseconds, as published.
 type Published = (f64, f64);
 
-/// What runs beside the reader.
-struct Background {
-    name: &'static str,
-    applications: u32,
-    op: Op,
-    bytes: u32,
-    /// With the schedulers of [`PUBLISHED`].
-    published: [Published; 4],
-}
+/// What runs beside the reader: applications, how many, their operations and the bytes of each, and what was published
+/// of the schedulers of [`PUBLISHED`].
+type Background = (&'static str, u32, Op, u32, [Published; 4]);
 
 const PUBLISHED: [&str; 4] = ["none", "mq-deadline", "kyber", "bfq"];
 
 const BACKGROUNDS: [Background; 7] = [
-    Background {
-        name: "nothing",
-        applications: 0,
-        op: Op::Read,
-        bytes: SMALL,
-        published: [(0.0896, 0.66), (0.0896, 0.102), (0.0896, 0.102), (0.0906, 0.103)],
-    },
-    Background {
-        name: "reads of 4 KiB",
-        applications: 16,
-        op: Op::Read,
-        bytes: SMALL,
-        published: [(0.21, 0.309), (0.157, 0.224), (0.179, 0.264), (0.138, 0.194)],
-    },
-    Background {
-        name: "reads of 4 KiB",
-        applications: 256,
-        op: Op::Read,
-        bytes: SMALL,
-        published: [(3.752, 5.603), (0.253, 0.404), (0.305, 0.49), (2.605, 4.751)],
-    },
-    Background {
-        name: "reads of 64 KiB",
-        applications: 32,
-        op: Op::Read,
-        bytes: LARGE,
-        published: [(304.0, 346.0), (211.0, 325.0), (217.0, 354.0), (300.0, 1216.0)],
-    },
-    Background {
-        name: "writes of 4 KiB",
-        applications: 8,
-        op: Op::Write,
-        bytes: SMALL,
-        published: [(14.4, 28.4), (13.3, 27.4), (2.6, 4.4), (2.2, 4.6)],
-    },
-    Background {
-        name: "writes of 64 KiB",
-        applications: 8,
-        op: Op::Write,
-        bytes: LARGE,
-        published: [(75.0, 152.0), (101.0, 209.0), (2.9, 23.0), (3.0, 27.0)],
-    },
-    Background {
-        name: "writes of 64 KiB",
-        applications: 32,
-        op: Op::Write,
-        bytes: LARGE,
-        published: [(405.0, 776.0), (367.0, 810.0), (34.0, 312.0), (2.9, 16.7)],
-    },
+    ("nothing", 0, Op::Read, SMALL, [(0.0896, 0.66), (0.0896, 0.102), (0.0896, 0.102), (0.0906, 0.103)]),
+    ("reads of 4 KiB", 16, Op::Read, SMALL, [(0.21, 0.309), (0.157, 0.224), (0.179, 0.264), (0.138, 0.194)]),
+    ("reads of 4 KiB", 256, Op::Read, SMALL, [(3.752, 5.603), (0.253, 0.404), (0.305, 0.49), (2.605, 4.751)]),
+    ("reads of 64 KiB", 32, Op::Read, LARGE, [(304.0, 346.0), (211.0, 325.0), (217.0, 354.0), (300.0, 1216.0)]),
+    ("writes of 4 KiB", 8, Op::Write, SMALL, [(14.4, 28.4), (13.3, 27.4), (2.6, 4.4), (2.2, 4.6)]),
+    ("writes of 64 KiB", 8, Op::Write, LARGE, [(75.0, 152.0), (101.0, 209.0), (2.9, 23.0), (3.0, 27.0)]),
+    ("writes of 64 KiB", 32, Op::Write, LARGE, [(405.0, 776.0), (367.0, 810.0), (34.0, 312.0), (2.9, 16.7)]),
 ];
 
 /// How many rows the table has for each scheduler.
@@ -114,7 +66,7 @@ pub struct Interference {
 
 /// Measures one row for one scheduler.
 pub(super) fn measure(number: usize, on: &mut Measuring<'_>) -> Result<Interference, JudgeError> {
-    let Background { name, applications, op, bytes, ref published } = BACKGROUNDS[number];
+    let (background, applications, op, bytes, published) = BACKGROUNDS[number];
     let area = on.site.area();
     let mut clients = vec![Plan::new("reader", Op::Read, SMALL, 1, area.clone())];
     clients.extend((0..applications).map(|n| Plan::new(format!("application {n}"), op, bytes, DEPTH, area.clone())));
@@ -129,7 +81,7 @@ pub(super) fn measure(number: usize, on: &mut Measuring<'_>) -> Result<Interfere
     let at = |percent| digits(ms(outcome.clients[0].latency.percentile(percent)));
     let published = PUBLISHED.iter().position(|other| other == scheduler).map(|place| published[place]);
     Ok(Interference {
-        background: name,
+        background,
         applications,
         scheduler: scheduler.clone(),
         p99_ms: at(99.0),

@@ -3,17 +3,19 @@
 use blkmq::Op;
 
 use super::error::JudgeError;
-use super::load::{End, Group, Load, Pace, Plan, SMALL, nanoseconds};
-use super::measuring::{Judge, Measuring, Test, ms};
+use super::load::{End, Group, Load, Pace, Plan, SMALL};
+use super::measuring::{Measuring, Test, ms};
 use super::promises::Promises;
-use super::row::{Figure, Target};
+use super::row::{Figure, Target, aimed};
+use crate::job::nanoseconds;
 
 pub(super) const TEST: Test = Test {
     id: "Q12",
     title: "a reader that wants an eighth of the device, beside an aggressor of 16 connections",
     nr_runs: 1,
+    needs_none: false,
     measure,
-    judge: Judge::Alone(judge),
+    judge,
 };
 
 /// What the victim wants of the device, as a part of its reads a second.
@@ -66,11 +68,6 @@ fn measure(on: &mut Measuring<'_>) -> Result<Vec<Figure>, JudgeError> {
     ])
 }
 
-fn judge(own: Vec<Figure>, promises: &Promises) -> Vec<Figure> {
-    own.into_iter()
-        .map(|figure| {
-            let aims = promises.isolation && figure.case == WORST;
-            figure.aims(aims, Target::AtLeast(LEAST))
-        })
-        .collect()
+fn judge(own: Vec<Figure>, _: &[Figure], promises: &Promises) -> Vec<Figure> {
+    aimed(own, |figure| (promises.isolation && figure.case == WORST).then_some(Target::AtLeast(LEAST)))
 }

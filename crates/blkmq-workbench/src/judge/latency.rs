@@ -6,7 +6,7 @@ use blkmq::Op;
 
 use super::error::JudgeError;
 use super::load::{Plan, SMALL};
-use super::measuring::{Judge, Measuring, Test, value};
+use super::measuring::{Measuring, Test, value};
 use super::promises::Promises;
 use super::row::{Figure, Target};
 
@@ -14,8 +14,9 @@ pub(super) const TEST: Test = Test {
     id: "Q5",
     title: "a reader alone, one read of 4 KiB at a time",
     nr_runs: 1,
+    needs_none: true,
     measure,
-    judge: Judge::BesideNone(judge),
+    judge,
 };
 
 /// Microseconds that a scheduler may add.

@@ -9,20 +9,12 @@ use blkmq::{Class, IoPriority, Op};
 
 use super::journal::Journal;
 use super::promises::Knob;
+use crate::job::nanoseconds;
 
 /// Bytes of the small operations.
 pub(super) const SMALL: u32 = 4096;
 /// Bytes of the operations of a flood of writes.
 pub(super) const LARGE: u32 = 65536;
-
-/// Where the operations of a client lie.
-#[derive(Debug, Clone)]
-pub(super) enum Place {
-    /// Anywhere in this range of sectors.
-    Random(Range<u64>),
-    /// One behind the other in this range of sectors, from its beginning, again and again.
-    Sequential(Range<u64>),
-}
 
 /// A step of a script: what is read, and when.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +55,10 @@ pub(super) struct Plan {
     pub(super) op: Op,
     /// Bytes of an operation.
     pub(super) bytes: u32,
-    pub(super) place: Place,
+    /// The sectors in which its operations lie: at random places, or one behind the other from the beginning, again and
+    /// again.
+    pub(super) area: Range<u64>,
+    pub(super) is_sequential: bool,
     /// Operations outstanding at most.
     pub(super) depth: u32,
     pub(super) pace: Pace,
@@ -88,7 +83,8 @@ impl Plan {
             level: IoPriority::default().level,
             op,
             bytes,
-            place: Place::Random(area),
+            area,
+            is_sequential: false,
             depth,
             pace: Pace::Closed,
             begin_ns: 0,
@@ -99,15 +95,13 @@ impl Plan {
     }
 
     /// The same client, one place behind the other in `area`.
-    pub(super) fn sequential(mut self, area: Range<u64>) -> Self {
-        self.place = Place::Sequential(area);
-        self
+    pub(super) fn sequential(self, area: Range<u64>) -> Self {
+        Self { area, is_sequential: true, ..self }
     }
 
     /// The same client in a group.
-    pub(super) fn of(mut self, group: &'static str) -> Self {
-        self.group = group;
-        self
+    pub(super) fn of(self, group: &'static str) -> Self {
+        Self { group, ..self }
     }
 }
 
@@ -173,8 +167,4 @@ impl End {
     pub(super) const fn at(warm_ns: u64, time_ns: u64) -> Self {
         Self { warm_ns, warm_operations: u64::MAX, time_ns, operations: u64::MAX }
     }
-}
-
-pub(super) fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -4,13 +4,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::Contestant;
-use super::client::Pool;
 use super::error::JudgeError;
 use super::load::{End, Load, Plan};
 use super::promises::Promises;
 use super::row::Figure;
 use super::site::{Site, Speed};
 use super::world::Outcome;
+use crate::buffers::BufferPool;
 
 /// A test: what it measures of a scheduler, and what it makes of that.
 #[derive(Debug, Clone, Copy)]
@@ -21,17 +21,12 @@ pub(super) struct Test {
     pub(super) title: &'static str,
     /// How many runs on the device one measurement makes.
     pub(super) nr_runs: u32,
+    /// Whether figures get their targets beside those without a scheduler.
+    pub(super) needs_none: bool,
     pub(super) measure: fn(&mut Measuring<'_>) -> Result<Vec<Figure>, JudgeError>,
-    pub(super) judge: Judge,
-}
-
-/// How figures get their targets.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Judge {
-    /// By themselves.
-    Alone(fn(Vec<Figure>, &Promises) -> Vec<Figure>),
-    /// Beside the figures without a scheduler.
-    BesideNone(fn(Vec<Figure>, &[Figure], &Promises) -> Vec<Figure>),
+    /// Gives the figures of a scheduler their targets. The second ones are those without a scheduler, if they are
+    /// needed.
+    pub(super) judge: fn(Vec<Figure>, &[Figure], &Promises) -> Vec<Figure>,
 }
 
 /// One scheduler on one device.
@@ -44,7 +39,7 @@ pub(super) struct Measuring<'a> {
     pub(super) slice: Option<Duration>,
     /// Runs on a model are this many times shorter than they should be.
     pub(super) shorter: u64,
-    pub(super) pool: &'a mut Pool,
+    pub(super) pool: &'a mut BufferPool,
     pub(super) stop: &'a AtomicBool,
 }
 

@@ -7,17 +7,18 @@ use blkmq::Op;
 use super::error::JudgeError;
 use super::journal::{Event, Journal, Recorder, disorder};
 use super::load::{End, Load, Plan, SMALL};
-use super::measuring::{Judge, Measuring, Test};
+use super::measuring::{Measuring, Test};
 use super::promises::{Order, Promises};
-use super::row::{Figure, Target};
+use super::row::{Figure, Target, aimed};
 use super::site::run_on;
 
 pub(super) const TEST: Test = Test {
     id: "Q13",
     title: "the order in which a device gets the requests of four readers and four writers",
     nr_runs: 0,
+    needs_none: false,
     measure,
-    judge: Judge::Alone(judge),
+    judge,
 };
 
 const OPERATIONS: u64 = 20_000;
@@ -68,14 +69,9 @@ const MEAN: &str = "mean rank error";
 const ORDERS: [(Order, &str); 3] =
     [(Order::Arrival, "by arrival"), (Order::Submitter, "by arrival of each client"), (Order::Sector, "by sector")];
 
-fn judge(own: Vec<Figure>, promises: &Promises) -> Vec<Figure> {
+fn judge(own: Vec<Figure>, _: &[Figure], promises: &Promises) -> Vec<Figure> {
     let Some((order, batch)) = promises.order else { return own };
     let name = ORDERS.iter().find(|(other, _)| *other == order).map_or("", |(_, name)| name);
     let case = format!("{name}: {MEAN}");
-    own.into_iter()
-        .map(|figure| {
-            let is_meant = figure.case == case;
-            figure.aims(is_meant, Target::AtMost(batch as f64))
-        })
-        .collect()
+    aimed(own, |figure| (figure.case == case).then_some(Target::AtMost(batch as f64)))
 }

@@ -3,22 +3,12 @@
 use super::deadlines::LONGEST;
 use super::row::{INDEX, Row};
 use super::shares::{CONNECTIONS, TEST as SHARES, victim_case};
-use super::verdict::{schedulers, verdict};
+use super::verdict::{distinct, schedulers, verdict};
 use super::{TESTS, Test};
 use crate::report::{Axis, Bar, Bars, Content, Group, Line, Lines, Scale, Section, Table, Unit, milliseconds};
 
 /// From this ratio of the longest bar to the shortest on, the axis is logarithmic.
 const SPAN: f64 = 30.0;
-
-/// Each value once, in the order of the first time.
-fn distinct<'r, T: PartialEq + 'r>(values: impl Iterator<Item = T>) -> Vec<T> {
-    values.fold(Vec::new(), |mut seen, value| {
-        if !seen.contains(&value) {
-            seen.push(value);
-        }
-        seen
-    })
-}
 
 /// The sections of a report about `rows`: what they come to, the plots of each test, and a table of all rows.
 #[must_use]

@@ -111,6 +111,11 @@ impl Figure {
     }
 }
 
+/// Gives each figure its target, if it has one.
+pub(super) fn aimed(figures: Vec<Figure>, target: impl Fn(&Figure) -> Option<Target>) -> Vec<Figure> {
+    figures.into_iter().map(|figure| Figure { target: target(&figure), ..figure }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,17 +7,18 @@ use blkmq::Op;
 
 use super::error::JudgeError;
 use super::load::{Group, LARGE, Load, Pace, Plan, SMALL};
-use super::measuring::{Judge, Measuring, Test, value};
+use super::measuring::{Measuring, Test, value};
 use super::promises::{Promises, Resource};
-use super::row::{Figure, INDEX, Target};
+use super::row::{Figure, INDEX, Target, aimed};
 use super::world::Outcome;
 
 pub(super) const TEST: Test = Test {
     id: "Q6",
     title: "readers at random places share the device, most of them with 16 reads of 4 KiB that wait",
     nr_runs: (2 * CLIENTS.len() + 1 + 1 + 1 + SIZES.len() + CONNECTIONS.len() + 1 + 2) as u32,
+    needs_none: false,
     measure,
-    judge: Judge::Alone(judge),
+    judge,
 };
 
 const CLIENTS: [u32; 4] = [2, 16, 64, 256];
@@ -294,7 +295,7 @@ fn of_sizes_case(of: Resource) -> String {
     format!("sizes 1:16:64, in {of}")
 }
 
-fn judge(own: Vec<Figure>, promises: &Promises) -> Vec<Figure> {
+fn judge(own: Vec<Figure>, _: &[Figure], promises: &Promises) -> Vec<Figure> {
     let Some(shares) = promises.shares else { return own };
     let error = |of: Resource| value(&own, &format!("{}: {ERROR}", of_sizes_case(of)));
     let charged = shares.of.iter().copied().min_by(|one, other| error(*one).total_cmp(&error(*other)));
@@ -309,13 +310,8 @@ fn judge(own: Vec<Figure>, promises: &Promises) -> Vec<Figure> {
         _ if case.contains(WEIGHTED) => Target::AtLeast(LEAST_WEIGHTED_JAIN),
         _ => Target::AtLeast(LEAST_JAIN),
     };
-    own.into_iter()
-        .map(|figure| {
-            let aims = is_charged(&figure.case) && !figure.case.starts_with(ONE_READ);
-            let target = target(&figure.case);
-            figure.aims(aims, target)
-        })
-        .collect()
+    let is_aimed = |figure: &Figure| is_charged(&figure.case) && !figure.case.starts_with(ONE_READ);
+    aimed(own, |figure| is_aimed(figure).then(|| target(&figure.case)))
 }
 
 #[cfg(test)]
@@ -350,7 +346,7 @@ mod tests {
         let speed = Speed::of(&site, Duration::from_secs(60), pool, &stop).expect("the runs end");
         let on =
             &mut Measuring { site: &site, contestant: &contestant, speed, slice: None, shorter: 2, pool, stop: &stop };
-        let figures = judge(of_sizes(on).expect("the runs end"), &contestant.promises);
+        let figures = judge(of_sizes(on).expect("the runs end"), &[], &contestant.promises);
         let rows: Vec<_> = figures.into_iter().map(|figure| figure.row(TEST.id, "bfq")).collect();
         let judged: Vec<_> = rows.iter().filter(|row| row.pass.is_some()).collect();
         // In half of the turns an error may be twice as large.

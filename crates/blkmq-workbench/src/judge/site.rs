@@ -10,10 +10,10 @@ use blkmq::driver::spec::Opener;
 use blkmq::{Clock, Op, RequestQueue, VirtualClock};
 
 use super::Contestant;
-use super::client::Pool;
 use super::error::JudgeError;
 use super::load::{End, Load, Plan};
 use super::world::{self, IO_TIMEOUT_MS, Outcome};
+use crate::buffers::BufferPool;
 use crate::device::{holds_data, is_real};
 
 /// The null device that a bare `null` stands for: some requests at once, each of which takes the same time.
@@ -121,8 +121,8 @@ impl Site {
     }
 
     /// Buffers for runs on this device.
-    pub(super) fn pool(&self) -> Pool {
-        Pool::new(!self.is_model())
+    pub(super) fn pool(&self) -> BufferPool {
+        BufferPool::new(usize::MAX, !self.is_model())
     }
 
     /// Opens the device, or takes the one that is open.
@@ -150,7 +150,7 @@ impl Site {
         count: usize,
         contestant: &Contestant,
         load: &Load,
-        pool: &mut Pool,
+        pool: &mut BufferPool,
         stop: &AtomicBool,
     ) -> Result<Outcome, JudgeError> {
         run_on(self.drivers(count)?, self.is_model(), contestant, load, pool, stop)
@@ -161,14 +161,14 @@ impl Site {
         &self,
         contestant: &Contestant,
         load: &Load,
-        pool: &mut Pool,
+        pool: &mut BufferPool,
         stop: &AtomicBool,
     ) -> Result<Outcome, JudgeError> {
         self.run_on_many(1, contestant, load, pool, stop)
     }
 
     /// Fills a real device, where a hole would be read without the disk.
-    pub(super) fn fill(&self, pool: &mut Pool, stop: &AtomicBool) -> Result<(), JudgeError> {
+    pub(super) fn fill(&self, pool: &mut BufferPool, stop: &AtomicBool) -> Result<(), JudgeError> {
         let Kind::Real(driver) = &self.kind else { return Ok(()) };
         if !(driver.extent(0, self.area.end * SECTOR).is_zero && driver.keeps_data()) {
             return Ok(());
@@ -186,7 +186,7 @@ pub(super) fn run_on(
     is_virtual: bool,
     contestant: &Contestant,
     load: &Load,
-    pool: &mut Pool,
+    pool: &mut BufferPool,
     stop: &AtomicBool,
 ) -> Result<Outcome, JudgeError> {
     let clock = if is_virtual { Clock::Virtual(VirtualClock::new()) } else { Clock::real() };
@@ -224,7 +224,12 @@ pub(super) struct Speed {
 }
 
 impl Speed {
-    pub(super) fn of(site: &Site, time: Duration, pool: &mut Pool, stop: &AtomicBool) -> Result<Self, JudgeError> {
+    pub(super) fn of(
+        site: &Site,
+        time: Duration,
+        pool: &mut BufferPool,
+        stop: &AtomicBool,
+    ) -> Result<Self, JudgeError> {
         let depth = site.depth().min(128);
         let reader = Plan::new("reader", Op::Read, super::load::SMALL, depth, site.area());
         let load = Load::new(vec![reader], End::after(time, 20_000));

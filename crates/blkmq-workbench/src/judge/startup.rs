@@ -17,17 +17,19 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::error::JudgeError;
-use super::load::{End, Pace, Plan, SMALL, Step, nanoseconds};
-use super::measuring::{Judge, Measuring, Test, ms};
+use super::load::{End, Pace, Plan, SMALL, Step};
+use super::measuring::{Measuring, Test, ms};
 use super::promises::Promises;
-use super::row::{Figure, Target};
+use super::row::{Figure, Target, aimed};
+use crate::job::nanoseconds;
 
 pub(super) const TEST: Test = Test {
     id: "Q9",
     title: "an application starts beside readers and writers; a start is waited for 600 s at most",
     nr_runs: (APPLICATIONS.len() * LOADS.len()) as u32,
+    needs_none: true,
     measure,
-    judge: Judge::BesideNone(judge),
+    judge,
 };
 
 const APPLICATIONS: [(&str, usize); 3] = [("small", 718), ("medium", 1268), ("large", 2781)];
@@ -144,14 +146,12 @@ fn judge(own: Vec<Figure>, none: &[Figure], promises: &Promises) -> Vec<Figure> 
     };
     let floors: Vec<(&str, f64)> =
         APPLICATIONS.iter().map(|(application, _)| (*application, floor(application))).collect();
-    own.into_iter()
-        .map(|figure| {
-            let is_judged = figure.unit == "times" && !figure.case.ends_with(STOPPED);
-            let of = floors.iter().find(|(name, _)| figure.case.starts_with(name) && figure.case.ends_with("writers"));
-            let most = MOST_RATIO * of.map_or(1.0, |(_, floor)| *floor);
-            figure.aims(is_judged && promises.quick_start, Target::AtMost(most))
-        })
-        .collect()
+    aimed(own, |figure| {
+        let is_judged = figure.unit == "times" && !figure.case.ends_with(STOPPED);
+        let of = floors.iter().find(|(name, _)| figure.case.starts_with(name) && figure.case.ends_with("writers"));
+        let most = MOST_RATIO * of.map_or(1.0, |(_, floor)| *floor);
+        (is_judged && promises.quick_start).then_some(Target::AtMost(most))
+    })
 }
 
 #[cfg(test)]

@@ -14,13 +14,17 @@ pub fn verdict(rows: &[Row]) -> String {
 
 /// Each scheduler once, in the order of the rows.
 pub(super) fn schedulers(rows: &[Row]) -> Vec<&str> {
-    let mut names: Vec<&str> = Vec::new();
-    for row in rows {
-        if !names.contains(&&*row.scheduler) {
-            names.push(&row.scheduler);
+    distinct(rows.iter().map(|row| &*row.scheduler))
+}
+
+/// Each value once, in the order of the first time.
+pub(super) fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    values.fold(Vec::new(), |mut seen, value| {
+        if !seen.contains(&value) {
+            seen.push(value);
         }
-    }
-    names
+        seen
+    })
 }
 
 fn targets(rows: &[Row]) -> Option<String> {

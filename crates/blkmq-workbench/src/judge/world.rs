@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use blkmq::sched::GroupId;
 use blkmq::{Client, Clock, IoPriority, QueueError, RequestQueue, Time};
 
-use super::client::{Noted, Pool, Window, Worker};
+use super::client::{Noted, Window, Worker};
 use super::error::JudgeError;
 use super::load::{End, Group, Load};
+use crate::buffers::BufferPool;
 
 /// If this many rounds happen at one moment, the device is taken for one that needs no time.
 const TIMELESS_ROUNDS: u64 = 1_000_000;
@@ -62,7 +63,7 @@ impl Outcome {
 pub(super) fn run(
     queues: &[RequestQueue],
     load: &Load,
-    pool: &mut Pool,
+    pool: &mut BufferPool,
     stop: &AtomicBool,
 ) -> Result<Outcome, JudgeError> {
     assert!(!load.clients.is_empty() && !queues.is_empty(), "a load has clients, and they have a queue");
@@ -144,7 +145,7 @@ struct Run<'q> {
 }
 
 impl Run<'_> {
-    fn go(&mut self, end: End, start: Time, pool: &mut Pool, stop: &AtomicBool) -> Result<(), JudgeError> {
+    fn go(&mut self, end: End, start: Time, pool: &mut BufferPool, stop: &AtomicBool) -> Result<(), JudgeError> {
         let mut window = Window { from: start.after(end.warm_ns), to: start.after(end.time_ns) };
         let (mut is_ending, mut rounds, mut first) = (false, 0_u64, 0);
         loop {
@@ -238,7 +239,7 @@ impl Run<'_> {
     }
 
     /// Called when a run is over and the scheduler holds back what waits, until something happens: one read more.
-    fn nudge(&mut self, now: Time, pool: &mut Pool) -> Result<(), JudgeError> {
+    fn nudge(&mut self, now: Time, pool: &mut BufferPool) -> Result<(), JudgeError> {
         self.nudges += 1;
         if self.nudges > MOST_NUDGES {
             return Err(JudgeError::Failed(format!(
