@@ -15,12 +15,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use blkmq_vcpu::schedule::Uniform;
-use blkmq_vcpu::{Cores, Ended, Options, Random, run, thread, time, work};
+use blkmq_vcpu::{Cores, Ended, LockKind, Options, Random, place_at, run, thread, time, work};
 
 pub(crate) use counters::counter;
 pub(crate) use heap::{apart, pairs, priority_queue};
 pub(crate) use sections::{Operation, sections};
 pub(crate) use small_locks::small_locks;
+
+/// A value that begins at a cache line of its own.
+#[repr(align(64))]
+#[derive(Debug, Default)]
+struct OnLine<T>(T);
+
+impl<T: Default> OnLine<T> {
+    /// So many values, each on a line that is called `name`.
+    fn vec(name: &'static str, nr: usize) -> Vec<Self> {
+        let mut lines = Vec::new();
+        lines.resize_with(nr, Self::default);
+        lines.iter().for_each(|line| place_at(name, line));
+        lines
+    }
+}
 
 /// What a thread does again and again. It says whether the round counts.
 pub(crate) type Round = Box<dyn FnMut() -> bool + Send>;
@@ -48,6 +63,11 @@ struct Progress {
 }
 
 impl Rounds {
+    /// The same rounds on a machine whose mutexes are of this kind.
+    fn with_locks(&self, locks: LockKind) -> Self {
+        Self { cores: Cores { locks, ..self.cores.clone() }, ..self.clone() }
+    }
+
     /// Runs so many threads, and returns the time for which all of them worked, divided by their rounds, in
     /// nanoseconds. `make` is called on the machine.
     ///

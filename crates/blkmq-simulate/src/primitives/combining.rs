@@ -11,6 +11,8 @@ use blkmq_vcpu::sync::Arc;
 use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering};
 use blkmq_vcpu::{place_at, work};
 
+use super::OnLine;
+
 /// The word of a lock that is free. Of a node: it does not say yet which thread came before.
 const FREE: u64 = 0;
 /// The word of a lock that is held, and for which no thread has come since.
@@ -24,8 +26,7 @@ const WAIT: u64 = 0;
 const DONE: u64 = 1;
 const YOURS: u64 = 2;
 
-/// Where a waiter waits. On a line of its own.
-#[repr(align(64))]
+/// Where a waiter waits.
 #[derive(Debug, Default)]
 struct Node {
     /// What was in the word when the waiter came.
@@ -33,15 +34,11 @@ struct Node {
     told: AtomicU64,
 }
 
-#[repr(align(64))]
-#[derive(Debug, Default)]
-struct Word(AtomicU64);
-
 /// The lock.
 #[derive(Debug)]
 pub(super) struct Chained {
-    word: Word,
-    nodes: Vec<Node>,
+    word: OnLine<AtomicU64>,
+    nodes: Vec<OnLine<Node>>,
     combines: bool,
 }
 
@@ -55,18 +52,16 @@ struct Chain {
 impl Chained {
     /// A free lock for threads with numbers below `threads`. `combines`: the holder works for the waiters.
     pub(super) fn new(threads: usize, combines: bool) -> Arc<Self> {
-        let mut nodes = Vec::new();
-        nodes.resize_with(threads, Node::default);
-        let lock = Arc::new(Self { word: Word::default(), nodes, combines });
+        let nodes = OnLine::vec("lock.node", threads);
+        let lock = Arc::new(Self { word: OnLine::default(), nodes, combines });
         place_at("lock.word", &lock.word);
-        lock.nodes.iter().for_each(|node| place_at("lock.node", node));
         lock
     }
 
     /// Thread `me` has its section done, by itself or by the holder. `section` does the section of the thread with
     /// that number. To do it for another thread takes `other` more.
     pub(super) fn run(&self, me: usize, mut section: impl FnMut(usize), other: Picoseconds) {
-        let (node, name) = (&self.nodes[me], me as u64 + FIRST);
+        let (node, name) = (&self.nodes[me].0, me as u64 + FIRST);
         node.before.store(FREE, Ordering::Relaxed);
         node.told.store(WAIT, Ordering::Relaxed);
         let before = self.word.0.swap(name, Ordering::Relaxed);
@@ -87,7 +82,7 @@ impl Chained {
         loop {
             while chain.latest != chain.end {
                 let waiter = (chain.latest - FIRST) as usize;
-                let node = &self.nodes[waiter];
+                let node = &self.nodes[waiter].0;
                 // A thread that has put itself into the word says a moment later what it found there.
                 let before = node.before.spin_while(Ordering::Relaxed, |before| before == FREE);
                 if !self.combines {

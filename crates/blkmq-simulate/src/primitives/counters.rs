@@ -2,32 +2,22 @@
 
 use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering};
 use blkmq_vcpu::sync::{Arc, Condvar, Mutex};
-use blkmq_vcpu::{Cores, LockKind, place_at};
+use blkmq_vcpu::{LockKind, place_at};
 
-use super::{MakeRound, Rounds};
+use super::{MakeRound, OnLine, Rounds};
 use crate::published::CounterDesign;
 
-/// A counter under a lock.
-#[repr(align(64))]
-#[derive(Debug, Default)]
-struct Locked(Mutex<Count>);
+/// A counter, alone or under a lock.
+type Count = OnLine<AtomicU64>;
 
-/// What the lock protects, on a line of its own.
-#[repr(align(64))]
-#[derive(Debug, Default)]
-struct Count(AtomicU64);
-
-impl Count {
-    fn add(&self) {
-        let count = self.0.load(Ordering::Relaxed);
-        self.0.store(count + 1, Ordering::Relaxed);
-    }
+/// Adds one under a lock.
+fn add(count: &Count) {
+    count.0.store(count.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
 /// How long all threads take for an addition of one of them, in nanoseconds. `None`: that design is not modelled.
 pub(crate) fn counter(rounds: &Rounds, design: CounterDesign, threads: usize) -> Option<f64> {
     let locks = if design == CounterDesign::Ticket { LockKind::Ticket } else { LockKind::Futex };
-    let rounds = Rounds { cores: Cores { locks, ..rounds.cores.clone() }, ..rounds.clone() };
     let make: fn() -> MakeRound = match design {
         CounterDesign::Add => || {
             let count = counted();
@@ -54,13 +44,13 @@ pub(crate) fn counter(rounds: &Rounds, design: CounterDesign, threads: usize) ->
             })
         },
         CounterDesign::Mutex | CounterDesign::Ticket => || {
-            let lock = Arc::new(Locked::default());
+            let lock = Arc::new(OnLine::<Mutex<Count>>::default());
             place_at("lock.word", &lock.0);
             place_at("count", &*lock.0.lock().expect("it does not poison"));
             Box::new(move |_| {
                 let lock = Arc::clone(&lock);
                 Box::new(move || {
-                    lock.0.lock().expect("it does not poison").add();
+                    add(&lock.0.lock().expect("it does not poison"));
                     true
                 })
             })
@@ -71,7 +61,7 @@ pub(crate) fn counter(rounds: &Rounds, design: CounterDesign, threads: usize) ->
                 let lock = Arc::clone(&lock);
                 Box::new(move || {
                     lock.take(me);
-                    lock.count.add();
+                    add(&lock.count);
                     lock.let_go();
                     true
                 })
@@ -79,7 +69,7 @@ pub(crate) fn counter(rounds: &Rounds, design: CounterDesign, threads: usize) ->
         },
         CounterDesign::PauseSpin => return None,
     };
-    Some(rounds.ns_per_round(threads, make))
+    Some(rounds.with_locks(locks).ns_per_round(threads, make))
 }
 
 fn counted() -> Arc<Count> {
@@ -94,22 +84,16 @@ fn counted() -> Arc<Count> {
 struct Fifo {
     queue: Mutex<Vec<usize>>,
     count: Count,
-    waiters: Vec<Waiter>,
+    waiters: Vec<OnLine<Condvar>>,
 }
-
-#[repr(align(64))]
-#[derive(Debug, Default)]
-struct Waiter(Condvar);
 
 impl Fifo {
     /// For any number of threads that a machine has.
     fn new() -> Arc<Self> {
-        let mut waiters = Vec::new();
-        waiters.resize_with(512, Waiter::default);
-        let lock = Arc::new(Self { queue: Mutex::new(Vec::new()), count: Count::default(), waiters });
+        let waiters = OnLine::vec("lock.node", 512);
+        let lock = Arc::new(Self { queue: Mutex::default(), count: Count::default(), waiters });
         place_at("lock.word", &lock.queue);
         place_at("count", &lock.count);
-        lock.waiters.iter().for_each(|waiter| place_at("lock.node", waiter));
         lock
     }
 

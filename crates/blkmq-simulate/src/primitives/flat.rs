@@ -7,36 +7,27 @@ use blkmq_vcpu::sync::Arc;
 use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering};
 use blkmq_vcpu::{place_at, work};
 
+use super::OnLine;
+
 /// A holder that has done so many sections of others lets go, as in folly.
 const MOST: usize = 100;
 
 /// How long a waiter rests between two looks at its record and at the lock.
 const PAUSE: Picoseconds = 20_000;
 
-/// A record: whether its thread wants something. On a line of its own.
-#[repr(align(64))]
-#[derive(Debug, Default)]
-struct Record(AtomicU64);
-
-#[repr(align(64))]
-#[derive(Debug, Default)]
-struct Word(AtomicU64);
-
 /// The lock and the records.
 #[derive(Debug)]
 pub(super) struct Flat {
-    lock: Word,
-    records: Vec<Record>,
+    lock: OnLine<AtomicU64>,
+    /// By thread: whether it wants something.
+    records: Vec<OnLine<AtomicU64>>,
 }
 
 impl Flat {
     /// For threads with numbers below `threads`.
     pub(super) fn new(threads: usize) -> Arc<Self> {
-        let mut records = Vec::new();
-        records.resize_with(threads, Record::default);
-        let flat = Arc::new(Self { lock: Word::default(), records });
+        let flat = Arc::new(Self { lock: OnLine::default(), records: OnLine::vec("flat.record", threads) });
         place_at("flat.lock", &flat.lock);
-        flat.records.iter().for_each(|record| place_at("flat.record", record));
         flat
     }
 

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use blkmq_vcpu::cache::Picoseconds;
 use blkmq_vcpu::sync::atomic::AtomicU64;
 use blkmq_vcpu::sync::{Arc, Mutex};
-use blkmq_vcpu::{Cores, LockKind, Random, place_at, work};
+use blkmq_vcpu::{LockKind, Random, place_at, work};
 
 use super::flat::Flat;
-use super::{Round, Rounds};
+use super::{OnLine, Round, Rounds};
 use crate::published::QueueDesign;
 
 /// What the holder does to take over an operation of another thread.
@@ -21,27 +21,19 @@ const ON_A_LINE: usize = 16;
 /// Numbers for which a heap that is empty at first has room.
 const MOST: usize = 1 << 16;
 
-/// A line of the heap's memory. What is in it the heap keeps elsewhere.
-#[repr(align(64))]
-#[derive(Debug, Default)]
-struct Line(AtomicU64);
-
 /// A heap of numbers, the greatest first, which touches the lines that such a heap in an array touches.
 #[derive(Debug)]
 struct Heap {
     numbers: Vec<u32>,
-    lines: Vec<Line>,
+    /// The lines of the heap's memory, which hold nothing.
+    lines: Vec<OnLine<AtomicU64>>,
 }
 
 impl Heap {
     fn new(items: usize, random: &mut Random) -> Self {
-        let mut lines = Vec::new();
-        lines.resize_with(items.max(MOST) / ON_A_LINE + 2, Line::default);
-        for line in &lines {
-            place_at("heap", line);
-            // So that it is in a cache.
-            line.0.load(Ordering::Relaxed);
-        }
+        let lines: Vec<OnLine<AtomicU64>> = OnLine::vec("heap", items.max(MOST) / ON_A_LINE + 2);
+        // So that each is in a cache.
+        lines.iter().for_each(|line| _ = line.0.load(Ordering::Relaxed));
         let mut numbers: Vec<u32> = (0..items).map(|_| random.below(1 << 32) as u32).collect();
         // A list that falls is a heap.
         numbers.sort_unstable_by(|one, other| other.cmp(one));
@@ -95,15 +87,10 @@ impl Heap {
     }
 }
 
-/// The lock of a heap.
-#[repr(align(64))]
-#[derive(Debug, Default)]
-struct Aligned(Mutex<()>);
-
 /// How threads come to the heap.
 #[derive(Debug)]
 enum Way {
-    Lock(Aligned),
+    Lock(OnLine<Mutex<()>>),
     Flat(Arc<Flat>),
 }
 
@@ -122,21 +109,16 @@ struct Queue {
 }
 
 impl Queue {
-    fn new(design: QueueDesign, items: usize, threads: usize, inside: Picoseconds) -> Option<Arc<Self>> {
-        let way = match design {
-            QueueDesign::Lock => Way::Lock(Aligned::default()),
-            QueueDesign::FlatCombining => Way::Flat(Flat::new(threads)),
-            QueueDesign::Mound => return None,
-        };
+    fn new(is_flat: bool, items: usize, threads: usize, inside: Picoseconds) -> Arc<Self> {
+        let way = if is_flat { Way::Flat(Flat::new(threads)) } else { Way::Lock(OnLine::default()) };
         let mut random = Random::new(1);
         let heap = Heap::new(items, &mut random);
         let no = || (0..threads).map(|_| AtomicBool::new(false)).collect();
-        let queue = Self { way, heap: Plain::new((heap, random)), pushes: no(), found: no(), inside };
-        let queue = Arc::new(queue);
+        let queue = Arc::new(Self { way, heap: Plain::new((heap, random)), pushes: no(), found: no(), inside });
         if let Way::Lock(lock) = &queue.way {
             place_at("lock.word", &lock.0);
         }
-        Some(queue)
+        queue
     }
 
     /// What thread `number` wants is done, by the thread that is at the heap.
@@ -183,12 +165,13 @@ fn measure(
     inside: Picoseconds,
     task: Task,
 ) -> Option<f64> {
-    if design == QueueDesign::Mound {
-        return None;
-    }
-    let rounds = Rounds { cores: Cores { locks: LockKind::Futex, ..rounds.cores.clone() }, ..rounds.clone() };
-    Some(rounds.ns_per_round(threads, move || {
-        let queue = Queue::new(design, items, threads, inside).expect("the design is modelled");
+    let is_flat = match design {
+        QueueDesign::Lock => false,
+        QueueDesign::FlatCombining => true,
+        QueueDesign::Mound => return None,
+    };
+    Some(rounds.with_locks(LockKind::Futex).ns_per_round(threads, move || {
+        let queue = Queue::new(is_flat, items, threads, inside);
         Box::new(move |me| -> Round {
             let queue = Arc::clone(&queue);
             match task {

@@ -3,14 +3,14 @@
 use blkmq_vcpu::cache::Picoseconds;
 use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering};
 use blkmq_vcpu::sync::{Arc, Mutex};
-use blkmq_vcpu::{Cores, LockKind, place_at, together, work};
+use blkmq_vcpu::{LockKind, place_at, together, work};
 
 use super::combining::Chained;
-use super::{Round, Rounds};
+use super::{OnLine, Round, Rounds};
 use crate::published::KernelLocks;
 
 /// Lines that the lock protects and that each holder changes.
-pub(crate) const LINES: usize = 3;
+const LINES: usize = 3;
 
 /// Lines of a thread's own that its section reads and changes: its stack and its arguments. A combiner has to fetch
 /// them.
@@ -31,30 +31,16 @@ pub(crate) struct Operation {
     pub(crate) outside: Picoseconds,
 }
 
-#[repr(align(64))]
-#[derive(Debug, Default)]
-struct Number(AtomicU64);
-
-#[repr(align(64))]
-#[derive(Debug, Default)]
-struct Aligned(Mutex<()>);
-
 #[derive(Debug)]
 struct Lines {
-    shared: Vec<Number>,
-    own: Vec<Vec<Number>>,
+    shared: Vec<OnLine<AtomicU64>>,
+    own: Vec<Vec<OnLine<AtomicU64>>>,
 }
 
 impl Lines {
     fn new(threads: usize) -> Self {
-        let numbers = |name, number| {
-            let mut numbers = Vec::new();
-            numbers.resize_with(number, Number::default);
-            numbers.iter().for_each(|number| place_at(name, number));
-            numbers
-        };
-        let own = (0..threads).map(|_| numbers("thread.stack", OWN_LINES)).collect();
-        Self { shared: numbers("lock.data", LINES), own }
+        let own = (0..threads).map(|_| OnLine::vec("thread.stack", OWN_LINES)).collect();
+        Self { shared: OnLine::vec("lock.data", LINES), own }
     }
 
     /// The section of a thread.
@@ -68,12 +54,11 @@ impl Lines {
 
 /// Nanoseconds of all threads for an operation.
 pub(crate) fn sections(rounds: &Rounds, locks: KernelLocks, operation: Operation, threads: usize) -> f64 {
-    let rounds = Rounds { cores: Cores { locks: LockKind::Queued, ..rounds.cores.clone() }, ..rounds.clone() };
-    rounds.ns_per_round(threads, move || {
+    rounds.with_locks(LockKind::Queued).ns_per_round(threads, move || {
         let lines = Arc::new(Lines::new(threads));
         let hold: Arc<dyn Fn(usize) + Send + Sync> = match locks {
             KernelLocks::Queued => {
-                let lock = Arc::new(Aligned::default());
+                let lock = Arc::new(OnLine::<Mutex<()>>::default());
                 place_at("lock.word", &lock.0);
                 Arc::new(move |me| {
                     let _held = lock.0.lock().expect("it does not poison");

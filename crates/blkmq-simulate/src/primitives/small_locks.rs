@@ -3,11 +3,11 @@
 use blkmq_vcpu::cache::Picoseconds;
 use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering};
 use blkmq_vcpu::sync::{Arc, Mutex};
-use blkmq_vcpu::{Cores, LockKind, place_at, together, work};
+use blkmq_vcpu::{LockKind, place_at, together, work};
 
 use super::combining::Chained;
 use super::flat::Flat;
-use super::{Round, Rounds};
+use super::{OnLine, Round, Rounds};
 use crate::published::LockDesign;
 
 /// What a holder does to take over the section of another thread: to call it, and to pass its result on.
@@ -16,28 +16,10 @@ const OTHER: Picoseconds = 5_000;
 /// A lock for small sections.
 #[derive(Debug, Clone)]
 enum Lock {
-    Mutex(Arc<Aligned>),
+    Mutex(Arc<OnLine<Mutex<()>>>),
     Chained(Arc<Chained>),
     Flat(Arc<Flat>),
     Free,
-}
-
-#[repr(align(64))]
-#[derive(Debug, Default)]
-struct Aligned(Mutex<()>);
-
-#[repr(align(64))]
-#[derive(Debug, Default)]
-struct Number(AtomicU64);
-
-impl Number {
-    fn look(&self) {
-        self.0.load(Ordering::Relaxed);
-    }
-
-    fn put(&self) {
-        self.0.store(1, Ordering::Relaxed);
-    }
 }
 
 /// How long a thread takes for a round, in nanoseconds. `asked`: so many threads were asked for at each lock, of which
@@ -46,31 +28,27 @@ pub(crate) fn small_locks(rounds: &Rounds, design: LockDesign, asked: usize, out
     let cpus = rounds.cores.distances.nr_cpus();
     let running = cpus.max(asked);
     let nr_locks = (running / asked).max(1);
-    let rounds = Rounds { cores: Cores { locks: LockKind::Futex, ..rounds.cores.clone() }, ..rounds.clone() };
-    let ns = rounds.ns_per_round(running, move || {
-        let places: Vec<_> = (0..nr_locks).map(|_| Place::new(design, running)).collect();
-        Box::new(move |me| places[me % nr_locks].round(me, outside))
+    let ns = rounds.with_locks(LockKind::Futex).ns_per_round(running, move || {
+        let locks: Vec<_> = (0..nr_locks).map(|_| Protected::new(design, running)).collect();
+        Box::new(move |me| locks[me % nr_locks].round(me, outside))
     });
     ns * running as f64
 }
 
 /// A lock with the lines that it protects.
 #[derive(Debug, Clone)]
-struct Place {
+struct Protected {
     design: LockDesign,
     lock: Lock,
-    numbers: Arc<Vec<Number>>,
+    numbers: Arc<Vec<OnLine<AtomicU64>>>,
 }
 
-impl Place {
+impl Protected {
     fn new(design: LockDesign, threads: usize) -> Self {
-        let mut numbers = Vec::new();
-        numbers.resize_with(design.lines(), Number::default);
-        let numbers = Arc::new(numbers);
-        numbers.iter().for_each(|number| place_at("number", number));
+        let numbers = Arc::new(OnLine::vec("number", design.lines()));
         let lock = match design {
             LockDesign::Mutex => {
-                let lock = Arc::new(Aligned::default());
+                let lock = Arc::new(OnLine::default());
                 place_at("lock.word", &lock.0);
                 Lock::Mutex(lock)
             }
@@ -86,8 +64,8 @@ impl Place {
         let Self { design, lock, numbers } = self.clone();
         // The lines do not depend on each other, so a core has all of them under way at once.
         let section = move || {
-            together(|| numbers.iter().for_each(Number::look));
-            numbers.iter().for_each(Number::put);
+            together(|| numbers.iter().for_each(|number| _ = number.0.load(Ordering::Relaxed)));
+            numbers.iter().for_each(|number| number.0.store(1, Ordering::Relaxed));
         };
         let numbers = Arc::clone(&self.numbers);
         let mut act: Box<dyn FnMut() + Send> = match lock {
