@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::load::Load;
-use crate::point::{PointError, Setting};
+use crate::point::Setting;
 use crate::scaling::{Row, row};
 
 /// What the runs of a load with so many threads came to.
@@ -59,9 +59,9 @@ impl Point {
     ///
     /// # Panics
     /// If there are no settings.
-    pub fn of(load: &Load, threads: usize, settings: &[Setting], by_bounds: bool) -> Result<Self, PointError> {
-        let runs: Result<Vec<Row>, PointError> = settings.iter().map(|setting| row(load, threads, setting)).collect();
-        Ok(Self::of_runs(runs?, by_bounds))
+    pub fn of(load: &Load, threads: usize, settings: &[Setting], by_bounds: bool) -> Result<Self, String> {
+        let runs = settings.iter().map(|setting| row(load, threads, setting)).collect::<Result<_, _>>()?;
+        Ok(Self::of_runs(runs, by_bounds))
     }
 
     fn of_runs(mut runs: Vec<Row>, by_bounds: bool) -> Self {

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use blkmq_vcpu::cache::{Costs, Distances, Picoseconds};
+use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Runs whose median is taken. A run is much shorter than the time for which a thread has a processor, so that the
@@ -27,28 +28,23 @@ pub(crate) struct Host {
     pub(crate) costs: Costs,
 }
 
-/// Why the machine cannot be measured.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum HostError {
-    /// This process may use fewer than two CPUs.
-    #[error("this process may use {0} CPU; to be measured, a machine needs two")]
-    Cpus(usize),
-    /// The system does not let a thread stay on a CPU.
-    #[error("the system lets no thread stay on a CPU: {0}")]
-    Pinning(String),
-}
-
 /// A value alone on its lines, of which processors may fetch two at once.
 #[repr(align(128))]
 struct Alone<T>(T);
 
+fn not_pinned(error: Errno) -> String {
+    format!("the system lets no thread stay on a CPU: {error}")
+}
+
 /// Measures the CPUs that this process may use.
-pub(crate) fn measure() -> Result<Host, HostError> {
-    let allowed = sched_getaffinity(None).map_err(|error| HostError::Pinning(error.to_string()))?;
+///
+/// # Errors
+/// These are fewer than two, or the system does not let a thread stay on a CPU.
+pub(crate) fn measure() -> Result<Host, String> {
+    let allowed = sched_getaffinity(None).map_err(not_pinned)?;
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).take(MOST_CPUS).collect();
     if cpus.len() < 2 {
-        return Err(HostError::Cpus(cpus.len()));
+        return Err(format!("this process may use {} CPU; to be measured, a machine needs two", cpus.len()));
     }
     // On a thread of its own, since a thread that was put on a CPU stays there.
     let costs = thread::scope(|scope| scope.spawn(|| pin(cpus[0]).map(|()| own())).join());
@@ -63,10 +59,10 @@ pub(crate) fn measure() -> Result<Host, HostError> {
     failed.map_or(Ok(Host { distances, costs }), Err)
 }
 
-fn pin(cpu: usize) -> Result<(), HostError> {
+fn pin(cpu: usize) -> Result<(), String> {
     let mut one = CpuSet::new();
     one.set(cpu);
-    sched_setaffinity(None, &one).map_err(|error| HostError::Pinning(error.to_string()))
+    sched_setaffinity(None, &one).map_err(not_pinned)
 }
 
 fn median(mut runs: Vec<Picoseconds>) -> Picoseconds {
@@ -109,7 +105,7 @@ fn own() -> Costs {
 }
 
 /// How long a line takes from one CPU to the other: both change it in turn by compare-exchange.
-fn between(one: usize, other: usize) -> Result<Picoseconds, HostError> {
+fn between(one: usize, other: usize) -> Result<Picoseconds, String> {
     let turn = Alone(AtomicU64::new(0));
     let (turn, barrier, is_over) = (black_box(&turn), Barrier::new(2), AtomicBool::new(false));
     let pass = |mine: u64| {
@@ -159,7 +155,7 @@ mod tests {
     fn a_line_of_another_cpu_is_farther_than_an_own_one() {
         let Host { distances, costs } = match measure() {
             Ok(host) => host,
-            Err(error @ HostError::Cpus(_)) => return println!("SKIP {error}"),
+            Err(error) if error.ends_with("a machine needs two") => return println!("SKIP {error}"),
             Err(error) => panic!("{error}"),
         };
         let Costs { hit, update, store, fence, .. } = costs;

@@ -32,12 +32,10 @@ pub mod scaling;
 mod stages;
 mod tally;
 
-pub use host::HostError;
-pub use load::{Load, LoadError};
-pub use machine::{Machine, MachineError};
-pub use matrix::{Matrix, MatrixError};
+pub use load::Load;
+pub use machine::Machine;
 pub use native::NativeLoad;
-pub use point::{Each, PointError, Setting, Stop};
+pub use point::{Each, Setting, Stop};
 pub use predict::Predictor;
-pub use profile::{Level, Profile, ProfileError};
-pub use stages::{Private, Stages, StagesError, Way};
+pub use profile::{Level, Profile};
+pub use stages::{Private, Stages, Way};

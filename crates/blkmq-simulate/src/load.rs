@@ -29,16 +29,6 @@ pub struct Load {
     pub(crate) pace: Pace,
 }
 
-/// Why a job cannot be modelled.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{option}: {what}")]
-pub struct LoadError {
-    /// The options concerned.
-    pub option: &'static str,
-    /// What is wrong, and what would be right.
-    pub what: String,
-}
-
 /// The area of a thread, in operations from a first sector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Area {
@@ -81,7 +71,7 @@ impl Load {
     ///
     /// # Errors
     /// The job does something that is not modelled.
-    pub fn of(job: &Job) -> Result<Self, LoadError> {
+    pub fn of(job: &Job) -> Result<Self, String> {
         refuse_what_is_not_modelled(job)?;
         let (read_percent, other) = match job.operations {
             Operations::Only(Direction::Read) => (100, Op::Read),
@@ -89,10 +79,9 @@ impl Load {
             Operations::Only(Direction::Trim) => (0, Op::Discard),
             Operations::ReadWrite { read_percent } => (u64::from(read_percent), Op::Write),
             Operations::TrimWrite => {
-                return Err(fault(
-                    "rw",
-                    "trimwrite is not modelled; give read, write, trim, or a mix of reads and writes",
-                ));
+                return Err(
+                    "rw: trimwrite is not modelled; give read, write, trim, or a mix of reads and writes".into()
+                );
             }
         };
         let bytes = block_size(job)?;
@@ -185,14 +174,13 @@ impl Load {
     ///
     /// # Errors
     /// Their areas are not on it, or it takes no such operations, or a thread has no slots for all of them.
-    pub fn fits(&self, threads: usize, limits: &Limits) -> Result<(), LoadError> {
+    pub fn fits(&self, threads: usize, limits: &Limits) -> Result<(), String> {
         let capacity = limits.size_bytes();
         if let Some(thread) = (1..=threads as u64).find(|thread| self.area(thread - 1, capacity).is_none()) {
-            let what = format!(
-                "the area of thread {thread} does not fit; the device ends at {capacity} bytes, and --device may give \
-                 it another size"
-            );
-            return Err(fault("size, offset, offset_increment", what));
+            return Err(format!(
+                "size, offset, offset_increment: the area of thread {thread} does not fit; the device ends at \
+                 {capacity} bytes, and --device may give it another size"
+            ));
         }
         let nr_sectors = self.nr_sectors();
         let reads = (self.read_percent > 0).then_some((Op::Read, Flags::NONE));
@@ -201,31 +189,26 @@ impl Load {
             let sector = self.area(0, capacity).map_or(0, |area| area.sector);
             let checked = limits.check(op, sector, nr_sectors);
             checked.and_then(|()| limits.check_durability(op, &flags)).map_err(|status| {
-                let what = format!(
-                    "the device takes no such operation ({op:?} of {nr_sectors} sectors): {status}; --device may give \
-                     another one"
-                );
-                fault("rw, bs, sync", what)
+                format!(
+                    "rw, bs, sync: the device takes no such operation ({op:?} of {nr_sectors} sectors): {status}; \
+                     --device may give another one"
+                )
             })?;
             let parts = nr_sectors.div_ceil(limits.max_op_sectors(op).into());
             if parts * u64::from(self.pace.depth) > self.slots().into() {
-                let what = format!(
-                    "{} operations of {parts} requests each are more than the {} that a thread may have outstanding",
+                return Err(format!(
+                    "bs, iodepth: {} operations of {parts} requests each are more than the {} that a thread may have \
+                     outstanding",
                     self.pace.depth,
                     self.slots()
-                );
-                return Err(fault("bs, iodepth", what));
+                ));
             }
         }
         Ok(())
     }
 }
 
-fn fault(option: &'static str, what: impl Into<String>) -> LoadError {
-    LoadError { option, what: what.into() }
-}
-
-fn refuse_what_is_not_modelled(job: &Job) -> Result<(), LoadError> {
+fn refuse_what_is_not_modelled(job: &Job) -> Result<(), String> {
     let plain = Job::new("");
     let is_every = !matches!(job.order, Order::Random { every: 2.. });
     let refused = [
@@ -241,26 +224,26 @@ fn refuse_what_is_not_modelled(job: &Job) -> Result<(), LoadError> {
     ];
     match refused.into_iter().find(|(is_asked, _)| *is_asked) {
         None => Ok(()),
-        Some((_, option)) => Err(fault(option, "not modelled; leave it out, or give it fio's default")),
+        Some((_, option)) => Err(format!("{option}: not modelled; leave it out, or give it fio's default")),
     }
 }
 
-fn block_size(job: &Job) -> Result<u64, LoadError> {
+fn block_size(job: &Job) -> Result<u64, String> {
     let mut sizes = Vec::new();
     for direction in Direction::ALL.into_iter().filter(|direction| job.operations.includes(*direction)) {
         match job.bs[direction] {
             BlockSize::Fixed(bytes) => sizes.push(bytes),
             BlockSize::Range(_) | BlockSize::Split(_) => {
-                return Err(fault("bs", "several sizes are not modelled; give one, as in bs=4k"));
+                return Err("bs: several sizes are not modelled; give one, as in bs=4k".to_owned());
             }
         }
     }
     let bytes = sizes[0];
     if sizes.iter().any(|other| *other != bytes) {
-        return Err(fault("bs", "reads and writes of different sizes are not modelled; give one size, as in bs=4k"));
+        return Err("bs: reads and writes of different sizes are not modelled; give one size, as in bs=4k".to_owned());
     }
     if bytes == 0 || !bytes.is_multiple_of(SECTOR_SIZE as u64) {
-        return Err(fault("bs", format!("{bytes} bytes are no whole number of sectors of {SECTOR_SIZE} bytes")));
+        return Err(format!("bs: {bytes} bytes are no whole number of sectors of {SECTOR_SIZE} bytes"));
     }
     Ok(bytes)
 }

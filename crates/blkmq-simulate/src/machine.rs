@@ -3,9 +3,9 @@
 use blkmq_vcpu::cache::{Costs, Distances};
 use blkmq_vcpu::{Cores, Smt};
 
-use crate::host::{self, Host, HostError};
-use crate::matrix::{Matrix, MatrixError};
-use crate::profile::{Profile, ProfileError};
+use crate::host::{self, Host};
+use crate::matrix;
+use crate::profile::Profile;
 
 /// The level of CPUs that are threads of one core.
 const CORE: &str = "core";
@@ -26,18 +26,6 @@ pub struct Machine {
     smt: Option<Smt>,
 }
 
-/// Why a text is no machine.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum MachineError {
-    /// It is no profile.
-    #[error("no profile: {0}")]
-    Profile(ProfileError),
-    /// It is no matrix.
-    #[error("no matrix: {0}")]
-    Matrix(MatrixError),
-}
-
 impl Machine {
     /// The names that [`named`](Self::named) knows.
     pub fn names() -> impl Iterator<Item = &'static str> {
@@ -54,12 +42,12 @@ impl Machine {
     ///
     /// # Errors
     /// The text is neither.
-    pub fn parse(name: &str, text: &str) -> Result<Self, MachineError> {
+    pub fn parse(name: &str, text: &str) -> Result<Self, String> {
         if name.ends_with(".toml") {
-            return Ok(Self::of(&Profile::parse(text).map_err(MachineError::Profile)?));
+            return Ok(Self::of(&Profile::parse(text).map_err(|error| format!("no profile: {error}"))?));
         }
         // A matrix does not tell which CPUs are one core, so they are filled in its order.
-        let distances = Matrix::parse(text).map_err(MachineError::Matrix)?.distances();
+        let distances = matrix::parse(text).map_err(|error| format!("no matrix: {error}"))?;
         let cpu = format!("matrix of {} CPUs", distances.nr_cpus());
         Ok(Self { cpu, distances, farthest: None, costs: Costs::default(), smt: None })
     }
@@ -88,7 +76,7 @@ impl Machine {
     ///
     /// # Errors
     /// It cannot be measured.
-    pub fn host() -> Result<Self, HostError> {
+    pub fn host() -> Result<Self, String> {
         let Host { distances, costs } = host::measure()?;
         let ns = |picoseconds: u64| format!("{:.1} ns", picoseconds as f64 / 1e3);
         let Costs { hit, update, store, fence, .. } = costs;
@@ -181,7 +169,7 @@ mod tests {
 
     #[test]
     fn what_is_no_machine_is_refused_with_what_is_wrong() {
-        let said = |name: &str, text: &str| Machine::parse(name, text).unwrap_err().to_string();
+        let said = |name: &str, text: &str| Machine::parse(name, text).unwrap_err();
         assert!(said("a.toml", "5,,").starts_with("no profile: "));
         assert!(said("a.csv", "cpu = 'C'").starts_with("no matrix: 1 rows; "));
     }

@@ -44,7 +44,7 @@ impl NativeLoad {
         }
         // The model's device of this spec has the same size, and takes the same operations.
         let limits = blkmq_virtual::driver::spec::open(device).map_err(|error| format!("device {device}: {error}"))?;
-        load.fits(*threads, &limits.limits()).map_err(|error| error.to_string())?;
+        load.fits(*threads, &limits.limits())?;
         let device = open(device).map_err(|error| format!("device {device}: {error}"))?;
         let locking: Locking = way.locking.parse().map_err(|error: blkmq::QueueError| error.to_string())?;
         let builder = RequestQueue::builder(device)

@@ -1,6 +1,5 @@
 //! One run of a load on the modelled CPUs of a machine.
 
-use std::fmt;
 use std::sync::Arc;
 
 use blkmq_vcpu::cache::Picoseconds;
@@ -9,7 +8,7 @@ use blkmq_vcpu::{Cores, Ended, OnStage, Options, Random, run, thread, time};
 use blkmq_virtual::driver::spec::open;
 use blkmq_virtual::{Accounting, Client, Limits, Locking, RequestQueue};
 
-use crate::load::{Load, LoadError, Worker};
+use crate::load::{Load, Worker};
 use crate::pace::Paced as _;
 use crate::stages::{Private, Stages, Way};
 use crate::tally::{self, Plan, Tally};
@@ -41,6 +40,7 @@ impl Stop {
 
 /// What a load runs on.
 #[derive(Clone)]
+#[expect(missing_debug_implementations, reason = "a closure has no such form")]
 pub struct Setting {
     /// The CPUs. If there are more threads, several share a CPU.
     pub cores: Cores,
@@ -112,53 +112,6 @@ impl Setting {
     }
 }
 
-impl fmt::Debug for Setting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { device, scheduler, locking, bypass, t0, seed, requests, .. } = self;
-        f.debug_struct("Setting")
-            .field("device", device)
-            .field("scheduler", scheduler)
-            .field("locking", locking)
-            .field("bypass", bypass)
-            .field("t0", t0)
-            .field("seed", seed)
-            .field("requests", requests)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Why a load cannot run.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PointError {
-    /// The device's spec is wrong.
-    #[error("{0}")]
-    Device(String),
-    /// The load cannot be done to the device.
-    #[error("{0}")]
-    Load(LoadError),
-    /// The queue cannot be built so.
-    #[error("{0}")]
-    Queue(String),
-    /// The run would have none of these: threads, devices, or threads that go on while others stop.
-    #[error("no {0}; a load has 1 or more")]
-    Nothing(&'static str),
-    /// The run has no thread of the number that [`Setting::thread_load`] names.
-    #[error("no thread {number}, which has a load of its own; threads are numbered from 0 to {last}")]
-    Thread {
-        /// This number.
-        number: usize,
-        /// The number of the last thread.
-        last: usize,
-    },
-    /// The device failed an operation.
-    #[error("{0}")]
-    Failed(String),
-    /// The run did not come to its end. That is an error of the model or of the block layer.
-    #[error("{0}")]
-    Ended(String),
-}
-
 /// The loads of the threads of a run, on each device.
 struct Loads {
     common: Load,
@@ -181,7 +134,7 @@ impl Loads {
     }
 
     /// Whether so many threads can do this to a device with such limits.
-    fn fit(&self, threads: usize, limits: &Limits) -> Result<(), LoadError> {
+    fn fit(&self, threads: usize, limits: &Limits) -> Result<(), String> {
         self.common.fits(threads, limits)?;
         self.thread_load.as_ref().map_or(Ok(()), |(thread, load)| load.fits(thread + 1, limits))
     }
@@ -191,20 +144,23 @@ impl Loads {
 ///
 /// # Errors
 /// It cannot be run.
-pub(crate) fn measure(load: &Load, threads: usize, setting: &Setting) -> Result<Tally, PointError> {
+pub(crate) fn measure(load: &Load, threads: usize, setting: &Setting) -> Result<Tally, String> {
     let stopping = setting.stop.map_or(0, |stop| stop.threads);
     let numbers =
         [(threads, "threads"), (setting.devices, "devices"), (threads.saturating_sub(stopping), "threads that go on")];
     for (number, what) in numbers {
         if number == 0 {
-            return Err(PointError::Nothing(what));
+            return Err(format!("no {what}; a load has 1 or more"));
         }
     }
     if let Some((number, _)) = setting.thread_load.as_ref().filter(|(number, _)| *number >= threads) {
-        return Err(PointError::Thread { number: *number, last: threads - 1 });
+        return Err(format!(
+            "no thread {number}, which has a load of its own; threads are numbered from 0 to {}",
+            threads - 1
+        ));
     }
     let loads = Loads::of(load, setting);
-    check(&loads, threads, setting)?;
+    loads.fit(threads, &queue(&loads, threads, setting)?.limits())?;
     let Setting { cores, seed, requests, .. } = setting.clone();
     let private =
         setting.stages.as_ref().map(|stages| Private::of(stages, &setting.way(), cores.costs, setting.percent));
@@ -224,11 +180,9 @@ pub(crate) fn measure(load: &Load, threads: usize, setting: &Setting) -> Result<
     let ended = run(Box::new(Uniform::new(Random::new(seed), 1)), options, move || work(&loads, threads, &theirs));
     let tally = tally::take();
     match (ended, tally) {
-        (_, Some(Tally { failed: Some(why), .. })) => {
-            Err(PointError::Failed(format!("device {}: {why}", spec(threads, setting))))
-        }
+        (_, Some(Tally { failed: Some(why), .. })) => Err(format!("device {}: {why}", spec(threads, setting))),
         (Ended::Finished, Some(tally)) => Ok(tally),
-        (ended, _) => Err(PointError::Ended(format!("the run did not come to its end: {ended:?}"))),
+        (ended, _) => Err(format!("the run did not come to its end: {ended:?}")),
     }
 }
 
@@ -237,15 +191,10 @@ fn spec(threads: usize, setting: &Setting) -> String {
     setting.device.replace(THREADS, &threads.to_string())
 }
 
-/// Whether the queue of a run can be built.
-fn check(loads: &Loads, threads: usize, setting: &Setting) -> Result<(), PointError> {
-    loads.fit(threads, &queue(loads, threads, setting)?.limits()).map_err(PointError::Load)
-}
-
-fn queue(loads: &Loads, threads: usize, setting: &Setting) -> Result<RequestQueue, PointError> {
+fn queue(loads: &Loads, threads: usize, setting: &Setting) -> Result<RequestQueue, String> {
     let Setting { scheduler, locking, bypass, accounting, .. } = setting;
     let spec = spec(threads, setting);
-    let device = open(&spec).map_err(|error| PointError::Device(format!("device {spec}: {error}")))?;
+    let device = open(&spec).map_err(|error| format!("device {spec}: {error}"))?;
     let builder = RequestQueue::builder(device)
         .scheduler(&**scheduler)
         .locking(*locking)
@@ -254,7 +203,7 @@ fn queue(loads: &Loads, threads: usize, setting: &Setting) -> Result<RequestQueu
         .wait_meter(tally::lock_meter)
         .observe_waits(tally::waited);
     let builder = bypass.iter().fold(builder, |builder, bypass| builder.bypass(*bypass));
-    builder.build().map_err(|error| PointError::Queue(error.to_string()))
+    builder.build().map_err(|error| error.to_string())
 }
 
 /// The numbers of chance of a thread.

@@ -16,20 +16,22 @@ const KNOWN: [(&str, &str); 8] = [
 ];
 
 /// The longest distance that is taken for one, in nanoseconds.
-const LONGEST_NS: f64 = 100_000.0;
+pub(crate) const LONGEST_NS: f64 = 100_000.0;
 
 /// A machine.
 ///
 /// Its CPUs are hardware threads, and numbered along its **levels**: with levels of 2, 16 and 32 CPUs, CPUs 0 and 1 are
 /// a core, CPUs 0 to 15 a cluster, and all 32 the machine. Two CPUs are as far apart as the smallest level says that
 /// both are in.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Profile {
     /// The machine's name, for people.
     pub cpu: String,
     /// Where the numbers come from.
     pub source: String,
     /// From the smallest to the whole machine.
+    #[serde(default, rename = "level")]
     pub levels: Vec<Level>,
 }
 
@@ -47,32 +49,6 @@ pub struct Level {
     pub low: Option<f64>,
     /// An upper bound of that, in nanoseconds: CPUs that are far from each other in the level.
     pub high: Option<f64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Written {
-    cpu: String,
-    source: String,
-    #[serde(default)]
-    level: Vec<Level>,
-}
-
-/// Why a text is no profile.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProfileError {
-    /// It is no TOML, or has other entries than a profile.
-    #[error("{}", .0.trim_end())]
-    Form(String),
-    /// A level is missing, or wrong.
-    #[error("{}{what}", name.as_ref().map_or(String::new(), |name| format!("level {name:?}: ")))]
-    Level {
-        /// Its name; none if there is no level.
-        name: Option<String>,
-        /// What is wrong.
-        what: String,
-    },
 }
 
 impl Profile {
@@ -94,22 +70,18 @@ impl Profile {
     /// Reads a profile: TOML with `cpu`, `source`, and a `[[level]]` for each level.
     ///
     /// # Errors
-    /// The text is none.
-    pub fn parse(text: &str) -> Result<Self, ProfileError> {
-        let written: Written = toml::from_str(text).map_err(|error| ProfileError::Form(error.to_string()))?;
-        let Written { cpu, source, level: levels } = written;
-        if levels.is_empty() {
-            return Err(ProfileError::Level {
-                name: None,
-                what: "no [[level]]: how far apart are the CPUs?".to_owned(),
-            });
+    /// The text is not TOML, has other entries than a profile, or has no level or a wrong one.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let profile: Self = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+        if profile.levels.is_empty() {
+            return Err("no [[level]]: how far apart are the CPUs?".to_owned());
         }
         let mut within = 1;
-        for level in &levels {
-            level.check(within).map_err(|what| ProfileError::Level { name: Some(level.name.clone()), what })?;
+        for level in &profile.levels {
+            level.check(within).map_err(|what| format!("level {:?}: {what}", level.name))?;
             within = level.cpus;
         }
-        Ok(Self { cpu, source, levels })
+        Ok(profile)
     }
 
     /// How many CPUs the machine has.
@@ -122,14 +94,6 @@ impl Profile {
     #[must_use]
     pub fn typical(&self) -> Option<Distances> {
         self.distances(|level| level.ns)
-    }
-
-    /// The least and the greatest distances that its CPUs may have. A level without bounds has its one distance in
-    /// both. `None`: the profile was not read from a text, and a level has neither.
-    #[must_use]
-    pub fn band(&self) -> Option<(Distances, Distances)> {
-        let low = self.distances(|level| level.low.or(level.ns))?;
-        Some((low, self.distances(|level| level.high.or(level.ns))?))
     }
 
     /// The distances of its CPUs as near and as far as they may be: they differ in the levels of which only bounds are
@@ -220,12 +184,7 @@ mod tests {
             let found: Vec<u64> = profile.levels.iter().map(|level| distances.between(0, level.cpus - 1)).collect();
             assert_eq!((distances.nr_cpus(), &*found), (nr_cpus, between), "{name}");
             assert!(profile.source.contains("core-to-core-latency"), "{name}");
-            let (low, high) = profile.band().unwrap();
-            for level in &profile.levels {
-                let [low, high] = [&low, &high].map(|distances| distances.between(0, level.cpus - 1));
-                let ns = distances.between(0, level.cpus - 1);
-                assert!(low <= ns && ns <= high && low < high, "{name}: {low} {ns} {high}");
-            }
+            assert!(profile.levels.iter().all(|level| level.low < level.high), "{name}");
         }
         assert_eq!(Profile::named("7950"), None);
     }
@@ -245,9 +204,7 @@ mod tests {
         let text = format!("{TWO}{}{}", level("cpus = 2\nns = 8"), level("cpus = 4\nlow = 40\nhigh = 120"));
         let profile = Profile::parse(&text).unwrap();
         assert_eq!(profile.typical(), None);
-        let (low, high) = profile.band().unwrap();
         let pairs = |distances: &Distances| (distances.between(0, 1), distances.between(0, 2));
-        assert_eq!((pairs(&low), pairs(&high)), ((8000, 40_000), (8000, 120_000)));
         let [nearest, farthest] = profile.nearest_and_farthest().unwrap();
         assert_eq!((pairs(&nearest), pairs(&farthest)), ((8000, 40_000), (8000, 120_000)));
         let known = Profile::parse(&text.replace("low", "ns = 50\nlow")).unwrap();
@@ -257,7 +214,7 @@ mod tests {
     /// Red if anything wrong is read, or if the message does not say what is wrong.
     #[test]
     fn what_is_no_profile_is_refused_with_what_is_wrong() {
-        let said = |text: &str| Profile::parse(text).unwrap_err().to_string();
+        let said = |text: &str| Profile::parse(text).unwrap_err();
         let levels = |levels: &[&str]| said(&levels.iter().fold(TWO.to_owned(), |text, rest| text + &level(rest)));
         assert_eq!(said(TWO), "no [[level]]: how far apart are the CPUs?");
         assert_eq!(levels(&["cpus = 1\nns = 5"]), "level \"l\": 1 CPUs; a level has 2 or more");

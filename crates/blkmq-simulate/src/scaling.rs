@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::load::Load;
-use crate::point::{PointError, Setting, measure};
+use crate::point::{Setting, measure};
 use crate::tally::Tally;
 
 /// What a load came to with so many threads. All of it is modelled.
@@ -94,7 +94,7 @@ impl Summary {
 ///
 /// # Errors
 /// It cannot be run.
-pub fn row(load: &Load, threads: usize, setting: &Setting) -> Result<Row, PointError> {
+pub fn row(load: &Load, threads: usize, setting: &Setting) -> Result<Row, String> {
     let tally = measure(load, threads, setting)?;
     let none_rate = if setting.scheduler == "none" {
         None
@@ -109,7 +109,7 @@ pub fn row(load: &Load, threads: usize, setting: &Setting) -> Result<Row, PointE
 ///
 /// # Errors
 /// It cannot be run.
-pub fn requests_per_s(load: &Load, threads: usize, setting: &Setting) -> Result<f64, PointError> {
+pub fn requests_per_s(load: &Load, threads: usize, setting: &Setting) -> Result<f64, String> {
     Ok(rate(&measure(load, threads, setting)?, setting))
 }
 

@@ -87,16 +87,6 @@ type Found<'s> = [Option<(&'s Way, Cost)>; NR_STAGES];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stages(BTreeMap<Way, OfWay>);
 
-/// A line that is none of a table of stages.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {what}")]
-pub struct StagesError {
-    /// Its number, from 1.
-    pub line: usize,
-    /// What is wrong, and what would be right.
-    pub what: String,
-}
-
 impl Stages {
     /// What the crate brings along.
     ///
@@ -110,22 +100,19 @@ impl Stages {
     /// Reads a table as `scripts/stages` prints it. Lines that begin with `#` say where it was measured.
     ///
     /// # Errors
-    /// A line is none of such a table.
-    pub fn parse(text: &str) -> Result<Self, StagesError> {
+    /// A line is none of such a table; the message says which.
+    pub fn parse(text: &str) -> Result<Self, String> {
         let mut ways = BTreeMap::<Way, OfWay>::new();
         let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
         let mut lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
         let (number, first) = lines.next().unwrap_or((1, ""));
         if !first.split_whitespace().eq(COLUMNS) {
-            let what = format!("the first line must name the columns: {}", COLUMNS.join(" "));
-            return Err(StagesError { line: number, what });
+            return Err(format!("line {number}: the first line must name the columns: {}", COLUMNS.join(" ")));
         }
         for (number, line) in lines {
-            let (way, stage, cost) = parse_line(line).map_err(|what| StagesError { line: number, what })?;
-            let place = &mut ways.entry(way).or_default()[stage as usize];
-            if place.replace(cost).is_some() {
-                let what = format!("{} of this way was said before", stage.name());
-                return Err(StagesError { line: number, what });
+            let (way, stage, cost) = parse_line(line).map_err(|what| format!("line {number}: {what}"))?;
+            if ways.entry(way).or_default()[stage as usize].replace(cost).is_some() {
+                return Err(format!("line {number}: {} of this way was said before", stage.name()));
             }
         }
         Ok(Self(ways))
@@ -429,7 +416,7 @@ mod tests {
         ] {
             let text = if line == 1 { text.to_owned() } else { format!("{head}{text}") };
             let error = Stages::parse(&text).expect_err(&text);
-            assert!(error.line == line && error.what.contains(what), "{text}: {error}");
+            assert!(error.starts_with(&format!("line {line}: ")) && error.contains(what), "{text}: {error}");
         }
     }
 }

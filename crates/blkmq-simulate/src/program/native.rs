@@ -87,7 +87,7 @@ fn ways() -> Vec<(&'static str, Locking)> {
 impl Native {
     pub(super) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
         let output = Output::open(self.json.as_ref())?;
-        let machine = Machine::host().map_err(|error| Failure::Running(error.to_string()))?;
+        let machine = Machine::host().map_err(Failure::Running)?;
         let Some(measured) = self.measure()? else { return Err(interrupt::failure("simulate native")) };
         let percent = percent(&machine, median(&measured[0].1))?;
         let mut rows = Vec::new();
@@ -165,7 +165,7 @@ fn model(
         requests: REQUESTS,
         ..Setting::new(machine.cores(), DEVICE)
     };
-    requests_per_s(&load(), threads, &setting).map_err(|error| Failure::Running(error.to_string()))
+    requests_per_s(&load(), threads, &setting).map_err(Failure::Running)
 }
 
 fn table(document: &Document) -> Vec<String> {

@@ -212,13 +212,13 @@ impl Scaling {
             return Ok(machine);
         }
         if self.machine == Machine::HOST {
-            return Machine::host().map_err(|error| fault(error.to_string()));
+            return Machine::host().map_err(fault);
         }
         let path = Path::new(&self.machine);
         if !path.exists() {
             return Err(fault(format!("there is no such machine, and no such file; machines: {}", machines())));
         }
-        Machine::parse(&self.machine, &file::read(path)?).map_err(|error| fault(error.to_string()))
+        Machine::parse(&self.machine, &file::read(path)?).map_err(fault)
     }
 
     fn load(&self) -> Result<Load, TextError> {
@@ -233,7 +233,7 @@ impl Scaling {
                 format!("{} jobs; a load that is modelled has one job, for any number of threads", file.jobs.len());
             return Err(TextError { place: name, what });
         };
-        Load::of(job).map_err(|error| TextError { place: format!("{name}: [{}]", job.name), what: error.to_string() })
+        Load::of(job).map_err(|what| TextError { place: format!("{name}: [{}]", job.name), what })
     }
 
     /// What each point is run with: each seed, and if the machine is known by bounds, both ends of them.

@@ -176,7 +176,7 @@ fn several_devices_are_counted_together() {
 /// Red if a device that fails makes the program panic, or if it is not said what failed; or if a load of nothing runs.
 #[test]
 fn what_cannot_be_modelled_is_an_error() {
-    let said = |threads, setting: Setting| row(&load(), threads, &setting).expect_err("it cannot be run").to_string();
+    let said = |threads, setting: Setting| row(&load(), threads, &setting).expect_err("it cannot be run");
     let bad = "null,irqmode=0,badblocks=0-999999999";
     let failing = Setting { device: bad.to_owned(), ..setting("none", None) };
     assert_eq!(said(2, failing), format!("device {bad}: an operation of the load failed: medium error"));
