@@ -17,6 +17,10 @@ use std::time::Duration;
 use blkmq::event::EventFd;
 use blkmq::{Limits, QueueError};
 use blkmq_engine::{Engine, Export, Phase};
+use vhost::vhost_user::{VhostUserProtocolFeatures as ProtocolFeatures, VhostUserVirtioFeatures};
+use virtio_bindings::virtio_blk::VIRTIO_BLK_F_FLUSH;
+use virtio_bindings::virtio_config::{VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1};
+use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
 use self::member::Member;
 use self::vring::Vring;
@@ -24,24 +28,26 @@ use crate::device::Device;
 use crate::foreign::Foreign;
 use crate::inflight::Inflight;
 use crate::memory::{MAX_REGIONS, Memory, MemoryError};
-use crate::protocol::config;
-use crate::protocol::message::{Message, config_change};
+use crate::protocol::message::{Message, Signal, config_change};
 use crate::protocol::wire::{self, Received, Wire, WireError};
-use crate::protocol::{feature, protocol_feature};
+use crate::protocol::{config, has};
 use crate::ring::{Fault, MAX_SIZE};
 use crate::ring_server::Terms;
-use crate::worker::{Halt, Order, Signal, Trouble, Worker};
+use crate::worker::{Halt, Order, Trouble, Worker};
 
 /// Features of rings and of the protocol, which do not depend on the device. `VIRTIO_BLK_F_REQ_FLAGS` is not among the
 /// offered ones: with it, the field of the header that `prio=guest` reads is one of flags.
-const FEATURES: u64 = feature::INDIRECT | feature::EVENT_IDX | feature::PROTOCOL | feature::VERSION_1;
-const PROTOCOL_FEATURES: u64 = protocol_feature::SEVERAL_QUEUES
-    | protocol_feature::REPLY_ACK
-    | protocol_feature::BACKEND_REQUEST
-    | protocol_feature::CONFIG
-    | protocol_feature::INFLIGHT
-    | protocol_feature::RESET_DEVICE
-    | protocol_feature::MEMORY_SLOTS;
+const FEATURES: u64 = 1 << VIRTIO_RING_F_INDIRECT_DESC
+    | 1 << VIRTIO_RING_F_EVENT_IDX
+    | 1 << VIRTIO_F_VERSION_1
+    | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
+const PROTOCOL_FEATURES: ProtocolFeatures = ProtocolFeatures::MQ
+    .union(ProtocolFeatures::REPLY_ACK)
+    .union(ProtocolFeatures::BACKEND_REQ)
+    .union(ProtocolFeatures::CONFIG)
+    .union(ProtocolFeatures::INFLIGHT_SHMFD)
+    .union(ProtocolFeatures::RESET_DEVICE)
+    .union(ProtocolFeatures::CONFIGURE_MEM_SLOTS);
 /// How often a connection looks whether the device has grown, if the front-end can be told, and whether a worker is
 /// still there that is to give a ring back.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -51,20 +57,16 @@ const MAX_CONFIG: u32 = 256;
 /// Why a connection has ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Ending {
-    /// The front-end has gone.
-    #[error("the front-end has gone")]
-    Gone,
-    /// The server stops.
     #[error("the server stops")]
     Stopped,
-    /// The socket failed, or what came by it is no message.
+    /// The front-end has gone, the socket failed, or what came by it is no message.
     #[error("{0}")]
-    Wire(WireError),
+    Wire(#[from] WireError),
     /// The guest has written what cannot be into a ring.
     #[error("ring {0}: {1}")]
     Ring(u16, Fault),
     #[error("{0}")]
-    Memory(MemoryError),
+    Memory(#[from] MemoryError),
     /// What the front-end asks for cannot be.
     #[error("{0}")]
     Front(String),
@@ -75,18 +77,6 @@ pub(crate) enum Ending {
     /// A worker has panicked, and its rings are lost. A front-end that connects again gets new ones.
     #[error("a thread of its rings has panicked")]
     Lost,
-}
-
-impl From<WireError> for Ending {
-    fn from(error: WireError) -> Self {
-        if matches!(error, WireError::Closed) { Self::Gone } else { Self::Wire(error) }
-    }
-}
-
-impl From<MemoryError> for Ending {
-    fn from(error: MemoryError) -> Self {
-        Self::Memory(error)
-    }
 }
 
 /// What a message gets for an answer.
@@ -114,7 +104,7 @@ pub(crate) struct Connection<'a> {
     troubles: Receiver<Trouble>,
     terms: Arc<Terms>,
     features: u64,
-    protocol_features: u64,
+    protocol_features: ProtocolFeatures,
     memory: Memory,
     vrings: Vec<Vring>,
     inflight: Option<Inflight>,
@@ -160,7 +150,7 @@ impl<'a> Connection<'a> {
             troubles,
             terms: Arc::new(terms),
             features: 0,
-            protocol_features: 0,
+            protocol_features: ProtocolFeatures::empty(),
             memory: Memory::default(),
             vrings: (0..device.nr_queues).map(|_| Vring::default()).collect(),
             inflight: None,
@@ -221,7 +211,7 @@ impl<'a> Connection<'a> {
 
     fn answer(&mut self, received: Received) -> Result<(), Ending> {
         let Received { header, body, message, files } = received;
-        let wants_reply = header.wants_reply() && self.protocol_features & protocol_feature::REPLY_ACK != 0;
+        let wants_reply = header.wants_reply() && self.protocol_features.contains(ProtocolFeatures::REPLY_ACK);
         let reply = |wire: &Wire, body: &[u8], file: Option<&OwnedFd>| {
             wire.send(&header.reply(body), file.map(|file| file.as_fd())).map_err(Ending::from)
         };
@@ -257,7 +247,7 @@ impl<'a> Connection<'a> {
     }
 
     fn offered(&self) -> u64 {
-        let packed = if self.device.packed { feature::PACKED } else { 0 };
+        let packed = u64::from(self.device.packed) << VIRTIO_F_RING_PACKED;
         FEATURES | packed | config::features(&self.limits(), self.terms.is_read_only)
     }
 
@@ -273,8 +263,10 @@ impl<'a> Connection<'a> {
                 self.features = features;
                 self.choose_cache();
             }
-            Message::GetProtocolFeatures => return Ok(number(PROTOCOL_FEATURES)),
-            Message::SetProtocolFeatures(features) => self.protocol_features = features & PROTOCOL_FEATURES,
+            Message::GetProtocolFeatures => return Ok(number(PROTOCOL_FEATURES.bits())),
+            Message::SetProtocolFeatures(features) => {
+                self.protocol_features = ProtocolFeatures::from_bits_truncate(features) & PROTOCOL_FEATURES;
+            }
             Message::GetNrQueues => return Ok(number(self.device.nr_queues.into())),
             Message::SetOwner => (),
             Message::ResetOwner | Message::ResetDevice => {
@@ -309,7 +301,7 @@ impl<'a> Connection<'a> {
             }
             Message::SetBackendChannel => self.channel = files.pop(),
             Message::GetInflight(_) | Message::SetInflight(_)
-                if self.protocol_features & protocol_feature::INFLIGHT == 0 =>
+                if !self.protocol_features.contains(ProtocolFeatures::INFLIGHT_SHMFD) =>
             {
                 return wrong("memory of what is in progress, which was not agreed on".to_owned());
             }
@@ -321,7 +313,7 @@ impl<'a> Connection<'a> {
                 return Ok(Answer::BodyWith(info.bytes(), file));
             }
             Message::SetInflight(info) => {
-                let is_packed = self.features & feature::PACKED != 0;
+                let is_packed = has(self.features, VIRTIO_F_RING_PACKED);
                 let admit = |file| self.admit_memory("the record of what is in progress", file);
                 let file = files.pop().map(admit).transpose()?;
                 let inflight = file.map(|file| Inflight::take(info, file, is_packed));
@@ -331,12 +323,12 @@ impl<'a> Connection<'a> {
                 let size = u16::try_from(size).map_err(|_| Ending::Front(format!("a ring of {size}")))?;
                 self.change(ring, |vring| vring.size = size)?;
             }
-            Message::SetRingPlace { ring, flags, descriptors, used, available } => {
+            Message::SetRingAddress { ring, flags, descriptors, used, available } => {
                 // The only flag asks for a log of what is written, which was not offered.
                 if flags != 0 {
                     return wrong(format!("a ring with the flags {flags:#x}"));
                 }
-                self.change(ring, |vring| vring.place = Some([descriptors, available, used]))?;
+                self.change(ring, |vring| vring.addresses = Some([descriptors, available, used]))?;
             }
             Message::SetRingBase { ring, base } => self.change(ring, |vring| vring.base = base)?,
             Message::GetRingBase { ring } => {
@@ -347,20 +339,12 @@ impl<'a> Connection<'a> {
                 let base = vring.base;
                 return Ok(Answer::Body([ring.to_le_bytes(), base.to_le_bytes()].concat()));
             }
-            Message::SetKick { ring, has_file } => {
-                if !has_file {
-                    return wrong(format!("ring {ring} without kicks"));
-                }
-                let file = self.admit_eventfd(ring, "kick", files.pop())?;
-                self.change(ring, |vring| vring.signals.kick = file)?;
+            Message::SetSignal { ring, signal: Signal::Kick, has_file: false } => {
+                return wrong(format!("ring {ring} without kicks"));
             }
-            Message::SetCall { ring, .. } => {
-                let file = self.admit_eventfd(ring, "call", files.pop())?;
-                self.set_signal(ring, Signal::Call, file)?;
-            }
-            Message::SetError { ring, .. } => {
-                let file = self.admit_eventfd(ring, "error", files.pop())?;
-                self.set_signal(ring, Signal::Error, file)?;
+            Message::SetSignal { ring, signal, .. } => {
+                let file = self.admit_eventfd(ring, signal, files.pop())?;
+                self.set_signal(ring, signal, file)?;
             }
             Message::EnableRing { ring, is_enabled } => {
                 let vring = self.vring(ring)?;
@@ -378,7 +362,7 @@ impl<'a> Connection<'a> {
         let limits = self.limits();
         // A guest that does not flush has a cache that writes through. Before it has chosen, a front-end asks for what
         // the guest will read if it flushes.
-        let flushes = self.features == 0 || self.features & feature::FLUSH != 0;
+        let flushes = self.features == 0 || has(self.features, VIRTIO_BLK_F_FLUSH);
         let is_writeback = limits.write_cache && !limits.no_flush && flushes;
         let mut config = config::bytes(&limits, self.device.nr_queues, is_writeback).to_vec();
         config.resize(MAX_CONFIG as usize, 0);
@@ -392,8 +376,7 @@ impl<'a> Connection<'a> {
     fn choose_cache(&self) {
         let limits = self.terms.limits;
         let has_cache = limits.write_cache && !limits.no_flush;
-        let flushes = self.features & feature::FLUSH != 0;
-        let is_write_through = has_cache && !flushes;
+        let is_write_through = has_cache && !has(self.features, VIRTIO_BLK_F_FLUSH);
         // Relaxed: the guest waits for the answer before it relies on it.
         self.terms.is_write_through.store(is_write_through, Ordering::Relaxed);
     }
@@ -417,14 +400,14 @@ impl<'a> Connection<'a> {
     }
 
     fn set_signal(&mut self, ring: u32, signal: Signal, file: Option<OwnedFd>) -> Result<(), Ending> {
+        if signal == Signal::Kick {
+            return self.change(ring, |vring| vring.signals.kick = file);
+        }
         let vring = self.vring(ring)?;
         if vring.is_started {
             self.worker(ring as u16).order(Order::Change(ring as u16, signal, file));
         } else {
-            match signal {
-                Signal::Call => vring.signals.call = file,
-                Signal::Error => vring.signals.error = file,
-            }
+            *vring.signals.get_mut(signal) = file;
         }
         Ok(())
     }

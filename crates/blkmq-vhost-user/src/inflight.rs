@@ -6,10 +6,9 @@
 //! are seen in their order. So an entry is marked only when all that it says is there, and the marks of a batch that
 //! was given back are removed in a way that tells the next server which of them still stand.
 
-mod packed;
-mod split;
+pub(crate) mod packed;
+pub(crate) mod split;
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -18,7 +17,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 use crate::memory::Area;
 use crate::protocol::message::InflightInfo;
-use crate::ring::{Chain, Fault, Left, Ring};
+use crate::ring::Fault;
 
 /// The parts begin at multiples of this.
 const ALIGN: u64 = 64;
@@ -33,10 +32,11 @@ const COUNTER: usize = 8;
 
 /// One ring's part, with the lengths of its layout.
 #[derive(Debug)]
-struct Part {
+pub(crate) struct Part {
     area: Area,
     header: usize,
     entry: usize,
+    nr_entries: u16,
 }
 
 impl Part {
@@ -71,9 +71,14 @@ impl Part {
     }
 }
 
+/// The bytes of a part's header, and of an entry.
+fn lengths(is_packed: bool) -> (usize, usize) {
+    if is_packed { (packed::HEADER, packed::ENTRY) } else { (split::HEADER, split::ENTRY) }
+}
+
 /// The bytes of one ring's part.
-fn part(size: u16, is_packed: bool) -> u64 {
-    let (header, entry) = if is_packed { (packed::HEADER, packed::ENTRY) } else { (split::HEADER, split::ENTRY) };
+fn part_len(size: u16, is_packed: bool) -> u64 {
+    let (header, entry) = lengths(is_packed);
     (header as u64 + entry as u64 * u64::from(size)).next_multiple_of(ALIGN)
 }
 
@@ -89,7 +94,7 @@ impl Inflight {
     /// Memory for so many rings of this size, of either kind, in which nothing is in progress, for the front-end to
     /// keep.
     pub(crate) fn make(nr_queues: u16, size: u16) -> Result<(InflightInfo, OwnedFd), String> {
-        let len = part(size, true) * u64::from(nr_queues);
+        let len = part_len(size, true) * u64::from(nr_queues);
         let failed = |error: rustix::io::Errno| error.to_string();
         let file = memfd_create("blkmq-inflight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(failed)?;
         ftruncate(&file, len).map_err(failed)?;
@@ -99,7 +104,7 @@ impl Inflight {
 
     /// Memory that the front-end has kept, for rings of one kind.
     pub(crate) fn take(info: InflightInfo, file: OwnedFd, is_packed: bool) -> Result<Self, String> {
-        let needed = part(info.size, is_packed) * u64::from(info.nr_queues);
+        let needed = part_len(info.size, is_packed) * u64::from(info.nr_queues);
         let is_aligned = info.offset.is_multiple_of(8);
         if info.size == 0 || info.len < needed || !is_aligned {
             return Err(format!("{} bytes at {} for {} rings", info.len, info.offset, info.nr_queues));
@@ -109,13 +114,8 @@ impl Inflight {
         Ok(Self { area, info, is_packed })
     }
 
-    fn of(&self, queue: u16) -> Area {
-        let len = part(self.info.size, self.is_packed) as usize;
-        self.area.part(usize::from(queue) * len, len)
-    }
-
-    /// What is kept of one ring of this size. `None` if the memory has no part for it.
-    pub(crate) fn tracker(&self, queue: u16, size: u16, is_packed: bool) -> Result<Option<Tracker>, Fault> {
+    /// The part of one ring of this size. `None` if the memory has none for it.
+    pub(crate) fn part(&self, queue: u16, size: u16, is_packed: bool) -> Result<Option<Part>, Fault> {
         if is_packed != self.is_packed {
             return Err(Fault::Record);
         }
@@ -125,71 +125,10 @@ impl Inflight {
         if size > self.info.size {
             return Err(Fault::RecordSize { ring: size, record: self.info.size });
         }
-        let (area, nr_entries) = (self.of(queue), self.info.size);
-        Ok(Some(if is_packed {
-            Tracker::Packed(packed::Tracker::new(area, nr_entries, size))
-        } else {
-            Tracker::Split(split::Tracker::new(area, nr_entries, size))
-        }))
-    }
-}
-
-/// Keeps what is in progress in a ring.
-#[derive(Debug)]
-pub(crate) enum Tracker {
-    Split(split::Tracker),
-    Packed(packed::Tracker),
-}
-
-impl Tracker {
-    /// What was in progress, the oldest first. The ring goes on behind what was given back.
-    pub(crate) fn recover(&mut self, ring: &mut Ring) -> Result<VecDeque<Left>, Fault> {
-        match (self, ring) {
-            (Self::Split(tracker), Ring::Split(ring)) => {
-                let used = ring.used_index();
-                // What was taken and is not in progress was given back, and what follows is not taken yet.
-                ring.go_on_at(used);
-                let left = |entry| Left { entry, copy: Vec::new() };
-                Ok(tracker.recover(used).into_iter().map(left).collect())
-            }
-            (Self::Packed(tracker), Ring::Packed(ring)) => tracker.recover(ring).map(VecDeque::from),
-            _ => Err(Fault::Record),
-        }
-    }
-
-    /// Called when a chain has been taken, before anything is done about it. Returns its first entry.
-    pub(crate) fn taken(&mut self, chain: &Chain) -> u16 {
-        match self {
-            Self::Split(tracker) => {
-                tracker.taken(chain.id);
-                chain.id
-            }
-            Self::Packed(tracker) => tracker.taken(&chain.copy),
-        }
-    }
-
-    /// Called when a chain is given back, before anything of that is in the ring.
-    pub(crate) fn put(&mut self, entry: u16, nr_descriptors: u16) {
-        match self {
-            Self::Split(tracker) => tracker.put(entry),
-            Self::Packed(tracker) => tracker.put(entry, nr_descriptors),
-        }
-    }
-
-    /// Called before the guest can see what was given back.
-    pub(crate) fn publish(&mut self) {
-        if let Self::Packed(tracker) = self {
-            tracker.publish();
-        }
-    }
-
-    /// Called when the guest can see all that was given back. Between the two nothing is taken or given back.
-    pub(crate) fn published(&mut self, ring: &Ring) {
-        match (self, ring) {
-            (Self::Split(tracker), Ring::Split(ring)) => tracker.published(ring.used_index()),
-            (Self::Packed(tracker), _) => tracker.published(),
-            _ => (),
-        }
+        let (header, entry) = lengths(is_packed);
+        let len = part_len(self.info.size, is_packed) as usize;
+        let area = self.area.part(usize::from(queue) * len, len);
+        Ok(Some(Part { area, header, entry, nr_entries: self.info.size }))
     }
 }
 

@@ -52,6 +52,7 @@ mod request;
 mod ring;
 mod ring_server;
 mod server;
+mod virtqueue;
 mod worker;
 
 pub use device::{Device, DeviceError, MAX_QUEUES};

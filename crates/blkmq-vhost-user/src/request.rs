@@ -1,6 +1,9 @@
 //! Requests of a block device, as they stand in a chain.
 
 use blkmq::limits::SECTOR_SIZE;
+use virtio_bindings::virtio_blk::{
+    VIRTIO_BLK_ID_BYTES, VIRTIO_BLK_T_WRITE_ZEROES, VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP as UNMAP,
+};
 
 use crate::memory::{Memory, Piece};
 use crate::ring::{Chain, Fault};
@@ -12,34 +15,7 @@ const RANGE: usize = 16;
 /// The most ranges of one request. The configuration tells the guest.
 pub(crate) const MAX_RANGES: usize = 32;
 /// Bytes of a device's name.
-pub(crate) const NAME: usize = 20;
-
-/// Answers to a guest.
-pub(crate) const STATUS_OK: u8 = 0;
-pub(crate) const STATUS_ERROR: u8 = 1;
-pub(crate) const STATUS_UNSUPPORTED: u8 = 2;
-
-const READ: u32 = 0;
-const WRITE: u32 = 1;
-const FLUSH: u32 = 4;
-const GET_NAME: u32 = 8;
-const DISCARD: u32 = 11;
-const WRITE_ZEROES: u32 = 13;
-
-/// The flag of a range: zeroes need no room.
-const UNMAP: u32 = 1;
-
-/// What a request asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ask {
-    Read,
-    Write,
-    Flush,
-    Name,
-    Discard,
-    WriteZeroes,
-    Unknown,
-}
+pub(crate) const NAME: usize = VIRTIO_BLK_ID_BYTES as usize;
 
 /// A range of sectors, and its flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +29,8 @@ pub(crate) struct Range {
 /// status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request {
-    pub(crate) ask: Ask,
+    /// A `VIRTIO_BLK_T_` of the standard, or any other number.
+    pub(crate) kind: u32,
     pub(crate) sector: u64,
     /// What the guest says of the priority: a field that the standard reserves, and Linux sets.
     pub(crate) priority: u32,
@@ -102,17 +79,8 @@ impl Request {
             chain.writable.push(rest);
         }
         let [a, b, c, d, e, f, g, h, sector @ ..] = header;
-        let ask = match u32::from_le_bytes([a, b, c, d]) {
-            READ => Ask::Read,
-            WRITE => Ask::Write,
-            FLUSH => Ask::Flush,
-            GET_NAME => Ask::Name,
-            DISCARD => Ask::Discard,
-            WRITE_ZEROES => Ask::WriteZeroes,
-            _ => Ask::Unknown,
-        };
-        let priority = u32::from_le_bytes([e, f, g, h]);
-        Ok(Self { ask, sector: u64::from_le_bytes(sector), priority, status })
+        let (kind, priority) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        Ok(Self { kind, sector: u64::from_le_bytes(sector), priority, status })
     }
 }
 
@@ -143,8 +111,8 @@ impl Range {
     }
 
     /// Whether the flags are those that the operation may have.
-    pub(crate) fn has_known_flags(&self, ask: Ask) -> bool {
-        self.flags & !if ask == Ask::WriteZeroes { UNMAP } else { 0 } == 0
+    pub(crate) fn has_known_flags(&self, kind: u32) -> bool {
+        self.flags & !if kind == VIRTIO_BLK_T_WRITE_ZEROES { UNMAP } else { 0 } == 0
     }
 
     pub(crate) fn may_unmap(&self) -> bool {

@@ -8,12 +8,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Buffers, Class, IoPriority, Limits};
 use blkmq_engine::{self as engine, Cause, Failure, Hints, Session, TaskId};
+use virtio_bindings::virtio_blk::{
+    VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP, VIRTIO_BLK_T_DISCARD, VIRTIO_BLK_T_FLUSH,
+    VIRTIO_BLK_T_GET_ID, VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT, VIRTIO_BLK_T_WRITE_ZEROES,
+};
 
-use crate::inflight::Tracker;
 use crate::lent::{Lists, Loans};
 use crate::memory::{Memory, Piece};
-use crate::request::{self, Ask, NAME, Range, Request, STATUS_ERROR, STATUS_OK, STATUS_UNSUPPORTED};
-use crate::ring::{Chain, Fault, Left, Ring};
+use crate::protocol::message::Signal;
+use crate::request::{self, NAME, Range, Request};
+use crate::ring::{Chain, Fault};
+use crate::virtqueue::{Taken, Virtqueue};
 
 /// What holds for all rings of a connection.
 #[derive(Debug)]
@@ -37,15 +42,22 @@ pub(crate) struct Signals {
     pub(crate) error: Option<OwnedFd>,
 }
 
+impl Signals {
+    pub(crate) fn get_mut(&mut self, signal: Signal) -> &mut Option<OwnedFd> {
+        match signal {
+            Signal::Kick => &mut self.kick,
+            Signal::Call => &mut self.call,
+            Signal::Error => &mut self.error,
+        }
+    }
+}
+
 /// A chain at work, as the engine keeps it with its task.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Own {
     /// The ring's number.
     pub(crate) ring: u16,
-    id: u16,
-    /// Where it stands in the record of what is in progress, if there is one.
-    entry: u16,
-    nr_descriptors: u16,
+    chain: Taken,
     /// The pieces of its data, unless that is one piece.
     nr_pieces: u16,
     /// Bytes of data that the guest gets.
@@ -67,7 +79,7 @@ enum Extra {
 /// What is left of a request with ranges.
 #[derive(Debug)]
 struct Rest {
-    ask: Ask,
+    kind: u32,
     priority: Option<IoPriority>,
     ranges: std::vec::IntoIter<Range>,
 }
@@ -89,7 +101,7 @@ pub(crate) struct RingServer {
     pub(crate) signals: Signals,
     /// The ring is to be given back: of a request of many parts no further part is begun.
     begins_no_part: bool,
-    ring: Ring,
+    virtqueue: Virtqueue,
     /// The most requests that may be in progress.
     size: u16,
     /// Chains that were taken and not given back.
@@ -97,9 +109,6 @@ pub(crate) struct RingServer {
     /// The pieces of these.
     nr_pieces: usize,
     loans: Loans<Memory>,
-    tracker: Option<Tracker>,
-    /// Chains that were in progress when the last server ended.
-    resumed: VecDeque<Left>,
     terms: Arc<Terms>,
     /// What the tasks have that is rare.
     extras: Vec<(TaskId, Extra)>,
@@ -109,33 +118,23 @@ pub(crate) struct RingServer {
 }
 
 impl RingServer {
-    pub(crate) fn new(
-        number: u16,
-        size: u16,
-        mut ring: Ring,
-        memory: &Memory,
-        mut tracker: Option<Tracker>,
-        terms: Arc<Terms>,
-    ) -> Result<Self, Fault> {
-        let resumed = tracker.as_mut().map(|tracker| tracker.recover(&mut ring)).transpose()?.unwrap_or_default();
-        Ok(Self {
+    pub(crate) fn new(number: u16, size: u16, virtqueue: Virtqueue, memory: &Memory, terms: Arc<Terms>) -> Self {
+        Self {
             number,
             is_enabled: false,
             signals: Signals::default(),
             begins_no_part: false,
-            ring,
+            virtqueue,
             size,
             nr_taken: 0,
             nr_pieces: 0,
             // A count of its own: others would share its line with other threads.
             loans: Loans::new(Arc::new(memory.clone())),
-            tracker,
-            resumed,
             terms,
             extras: Vec::new(),
             late: VecDeque::new(),
             is_dirty: false,
-        })
+        }
     }
 
     /// Whether nothing is in progress.
@@ -150,55 +149,43 @@ impl RingServer {
 
     /// Where the ring goes on, as the front-end has it.
     pub(crate) fn base(&self) -> u32 {
-        self.ring.base()
+        self.virtqueue.base()
     }
 
-    /// Takes the next chain, if there is one and it may be in progress, with its place in the record. It has to
-    /// [begin](Self::begin) then.
-    pub(crate) fn take(&mut self, chain: &mut Chain) -> Result<Option<(Request, u16)>, Fault> {
+    /// Takes the next chain, if there is one and it may be in progress. It has to [begin](Self::begin) then.
+    pub(crate) fn take(&mut self, chain: &mut Chain) -> Result<Option<(Request, Taken)>, Fault> {
         if !self.has_room() {
             return Ok(None);
         }
         let memory = &**self.loans.memory();
-        let entry = if let Some(left) = self.resumed.pop_front() {
-            self.ring.resume(memory, chain, &left)?;
-            left.entry
-        } else {
-            if !self.ring.take(memory, chain)? {
-                return Ok(None);
-            }
-            self.tracker.as_mut().map_or(0, |tracker| tracker.taken(chain))
-        };
-        Request::parse(memory, chain).map(|request| Some((request, entry)))
+        let Some(taken) = self.virtqueue.take(memory, chain)? else { return Ok(None) };
+        Request::parse(memory, chain).map(|request| Some((request, taken)))
     }
 
     /// Makes a chain that was taken a task of the session, which has room.
     pub(crate) fn begin(
         &mut self,
-        (request, entry): (Request, u16),
+        (request, taken): (Request, Taken),
         chain: &mut Chain,
         session: &mut Session<Own>,
         lists: &mut Lists,
     ) {
         self.nr_taken += 1;
-        let Chain { id, nr_descriptors, .. } = *chain;
-        let mut own =
-            Own { ring: self.number, id, entry, nr_descriptors, nr_pieces: 0, len: 0, status_at: request.status };
-        match request.ask {
-            Ask::Unknown => refuse(session, own, Cause::Unsupported, "there is no such request"),
-            Ask::Write | Ask::Discard | Ask::WriteZeroes if self.terms.is_read_only => {
+        let mut own = Own { ring: self.number, chain: taken, nr_pieces: 0, len: 0, status_at: request.status };
+        match request.kind {
+            VIRTIO_BLK_T_OUT | VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES if self.terms.is_read_only => {
                 refuse(session, own, Cause::NotPermitted, "nothing can be written");
             }
-            Ask::Read => self.move_data((engine::Ask::Read, &request), &chain.writable, own, session, lists),
-            Ask::Write => {
+            VIRTIO_BLK_T_IN => self.move_data((engine::Ask::Read, &request), &chain.writable, own, session, lists),
+            VIRTIO_BLK_T_OUT => {
                 let ask = engine::Ask::Write { fua: self.is_write_through() };
                 self.move_data((ask, &request), &chain.readable, own, session, lists);
             }
-            Ask::Flush => {
+            VIRTIO_BLK_T_FLUSH => {
                 let asking = self.asking(engine::Ask::Flush, (0, 0), self.priority(&request), own);
                 self.enter_new(asking, None, session);
             }
-            Ask::Name => {
+            VIRTIO_BLK_T_GET_ID => {
                 let mut name = &self.terms.name[..];
                 for piece in &chain.writable {
                     self.loans.memory().write(*piece, name);
@@ -207,14 +194,17 @@ impl RingServer {
                 own.len = (NAME - name.len()) as u32;
                 self.enter_new(self.asking(engine::Ask::Tell { bytes: 0 }, (0, 0), None, own), None, session);
             }
-            Ask::Discard | Ask::WriteZeroes => match Range::all(self.loans.memory(), &mut chain.readable) {
-                Some(ranges) if ranges.iter().all(|range| range.has_known_flags(request.ask)) => {
-                    let (ask, priority) = (request.ask, self.priority(&request));
-                    self.go_on(own, Rest { ask, priority, ranges: ranges.into_iter() }, session);
+            kind @ (VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES) => {
+                match Range::all(self.loans.memory(), &mut chain.readable) {
+                    Some(ranges) if ranges.iter().all(|range| range.has_known_flags(kind)) => {
+                        let priority = self.priority(&request);
+                        self.go_on(own, Rest { kind, priority, ranges: ranges.into_iter() }, session);
+                    }
+                    Some(_) => refuse(session, own, Cause::Unsupported, "a range has a flag that does not exist"),
+                    None => refuse(session, own, Cause::Invalid, "there are no ranges, or too many"),
                 }
-                Some(_) => refuse(session, own, Cause::Unsupported, "a range has a flag that does not exist"),
-                None => refuse(session, own, Cause::Invalid, "there are no ranges, or too many"),
-            },
+            }
+            _ => refuse(session, own, Cause::Unsupported, "there is no such request"),
         }
     }
 
@@ -319,14 +309,14 @@ impl RingServer {
 
     /// Begins the next range of a request that has no task, or ends the request.
     fn go_on(&mut self, own: Own, mut rest: Rest, session: &mut Session<Own>) {
-        let Some(range) = rest.ranges.next() else { return self.put(own, STATUS_OK, 0) };
+        let Some(range) = rest.ranges.next() else { return self.put(own, VIRTIO_BLK_S_OK, 0) };
         if self.begins_no_part {
             return self.break_off(own, session);
         }
         let fua = self.is_write_through();
-        let ask = match rest.ask {
+        let ask = match rest.kind {
             // The guest has a way of its own if the device cannot make them.
-            Ask::WriteZeroes => engine::Ask::WriteZeroes { fua, no_hole: !range.may_unmap(), fast: true },
+            VIRTIO_BLK_T_WRITE_ZEROES => engine::Ask::WriteZeroes { fua, no_hole: !range.may_unmap(), fast: true },
             _ => engine::Ask::Discard { fua },
         };
         let sector = SECTOR_SIZE as u64;
@@ -341,7 +331,7 @@ impl RingServer {
         let is_of_parts = |extra: &Extra| matches!(extra, Extra::Ranges(_));
         self.extras.iter().filter(|(_, extra)| is_of_parts(extra)).for_each(|(id, _)| session.cut_short(*id));
         for late in std::mem::take(&mut self.late) {
-            let may_stay = self.tracker.is_some() && late.task.is_none();
+            let may_stay = self.virtqueue.has_record() && late.task.is_none();
             match may_stay || late.extra.as_ref().is_some_and(is_of_parts) {
                 true => self.break_off(late.request.own, session),
                 false => self.late.push_back(late),
@@ -354,13 +344,11 @@ impl RingServer {
     /// Ends a request of which all or parts are left. In the record it stays in progress: it is begun once more when
     /// the ring goes on. Without a record the guest needs an answer.
     fn break_off(&mut self, own: Own, session: &mut Session<Own>) {
-        match self.tracker {
-            Some(_) => self.forget(&own),
-            None => {
-                session.count_error(Cause::Shutdown);
-                self.put(own, STATUS_ERROR, 0);
-            }
+        if self.virtqueue.has_record() {
+            return self.forget(&own);
         }
+        session.count_error(Cause::Shutdown);
+        self.put(own, VIRTIO_BLK_S_IOERR, 0);
     }
 
     /// Called when a task of this ring is over.
@@ -393,24 +381,21 @@ impl RingServer {
             Buffers::None => (),
             buffers => self.loans.take_back(buffers, lists),
         }
-        let (answer, len) = match failure {
-            None => (STATUS_OK, own.len),
+        let (status, len) = match failure {
+            None => (VIRTIO_BLK_S_OK, own.len),
             Some(failure) => {
                 session.count_error(failure.cause);
-                (if failure.cause == Cause::Unsupported { STATUS_UNSUPPORTED } else { STATUS_ERROR }, 0)
+                (if failure.cause == Cause::Unsupported { VIRTIO_BLK_S_UNSUPP } else { VIRTIO_BLK_S_IOERR }, 0)
             }
         };
         session.forget(id);
-        self.put(own, answer, len);
+        self.put(own, status, len);
     }
 
     /// Writes the status, and gives the chain back. `len`: bytes of data that the guest gets.
-    fn put(&mut self, own: Own, answer: u8, len: u32) {
-        self.loans.memory().set(own.status_at, answer);
-        if let Some(tracker) = &mut self.tracker {
-            tracker.put(own.entry, own.nr_descriptors);
-        }
-        self.ring.put(own.id, own.nr_descriptors, len + 1);
+    fn put(&mut self, own: Own, status: u32, len: u32) {
+        self.loans.memory().set(own.status_at, status as u8);
+        self.virtqueue.put(own.chain, len + 1);
         self.forget(&own);
         self.is_dirty = true;
     }
@@ -423,17 +408,7 @@ impl RingServer {
 
     /// Shows the guest what was given back. Returns whether it wants to be told.
     pub(crate) fn publish(&mut self) -> bool {
-        if !std::mem::take(&mut self.is_dirty) {
-            return false;
-        }
-        if let Some(tracker) = &mut self.tracker {
-            tracker.publish();
-        }
-        let wants = self.ring.publish();
-        if let Some(tracker) = &mut self.tracker {
-            tracker.published(&self.ring);
-        }
-        wants
+        std::mem::take(&mut self.is_dirty) && self.virtqueue.publish()
     }
 
     /// The most requests that may be in progress.
@@ -452,11 +427,11 @@ impl RingServer {
     }
 
     pub(crate) fn ask_for_kicks(&mut self) -> Result<bool, Fault> {
-        Ok(self.ring.ask_for_kicks()? || !self.resumed.is_empty())
+        self.virtqueue.ask_for_kicks()
     }
 
     pub(crate) fn refuse_kicks(&mut self) {
-        self.ring.refuse_kicks();
+        self.virtqueue.refuse_kicks();
     }
 }
 

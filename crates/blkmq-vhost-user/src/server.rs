@@ -14,6 +14,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept
 
 use crate::connection::{Connection, Ending};
 use crate::device::{Device, DeviceError};
+use crate::protocol::wire::WireError;
 
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
@@ -177,7 +178,7 @@ fn serve(device: &Device, door: &Acceptor, bell: &Arc<EventFd>, engine: &Arc<Eng
             Err(ending) => ending,
         };
         match ending {
-            Ending::Gone | Ending::Stopped => engine.inform(format_args!("{place}: {ending}")),
+            Ending::Wire(WireError::Closed) | Ending::Stopped => engine.inform(format_args!("{place}: {ending}")),
             ending => engine.warn(Topic::Ending, format_args!("{place}: {ending}")),
         }
     }

@@ -19,6 +19,7 @@ use blkmq_engine::{PollFlags, Session, Watch};
 use crate::kicks::Kicks;
 use crate::lent::{Lists, MAX_PIECES};
 use crate::notifier::Notifier;
+use crate::protocol::message::Signal;
 use crate::ring::{Chain, Fault};
 use crate::ring_server::{Own, RingServer, Signals};
 
@@ -27,13 +28,6 @@ use crate::ring_server::{Own, RingServer, Signals};
 /// rounds the two would wait for each other by turns. Other devices get all that has arrived as one plug, since there
 /// is more to be merged and put in order.
 const PROMPT_ROUND: usize = 8;
-
-/// A descriptor of a ring server that may change while the ring server works.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Signal {
-    Call,
-    Error,
-}
 
 /// Why a ring is to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +47,7 @@ pub(crate) enum Order {
     /// To give a ring back when nothing of it is in progress.
     Stop(u16, Halt, Sender<Box<RingServer>>),
     Enable(u16, bool),
+    /// To use another call or error descriptor.
     Change(u16, Signal, Option<OwnedFd>),
     /// To end, once it has no ring.
     End,
@@ -292,13 +287,10 @@ impl Inside {
                 }
                 Order::Change(number, signal, file) => {
                     if let Some(ring_server) = find(&mut self.ring_servers, number) {
-                        match signal {
-                            Signal::Call => {
-                                ring_server.signals.call = file;
-                                // What was given back meanwhile, the guest may not know of.
-                                self.mailbox.signal(ring_server.signals.call.as_ref());
-                            }
-                            Signal::Error => ring_server.signals.error = file,
+                        *ring_server.signals.get_mut(signal) = file;
+                        if signal == Signal::Call {
+                            // What was given back meanwhile, the guest may not know of.
+                            self.mailbox.signal(ring_server.signals.call.as_ref());
                         }
                     }
                 }
@@ -484,7 +476,7 @@ mod tests {
         submitter.set_notify(Some(bell.clone()));
         let worker = Worker::start("test".to_owned(), (submitter, session, bell), channel().0, told).unwrap();
         let guest = Guest::new(8, false, true);
-        let ring_server = RingServer::new(0, 8, guest.ring(), &guest.memory, None, Arc::new(Terms::plain())).unwrap();
+        let ring_server = RingServer::new(0, 8, guest.ring(), &guest.memory, Arc::new(Terms::plain()));
         // The two orders come together.
         let mut orders = worker.mailbox.orders.lock().unwrap();
         orders.push(Order::Stop(0, Halt::End, channel().0));

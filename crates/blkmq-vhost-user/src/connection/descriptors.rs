@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use super::{Connection, Ending};
 use crate::foreign::Foreign;
 use crate::memory::{Memory, RegionInfo, kind};
+use crate::protocol::message::Signal;
 
 impl Connection<'_> {
     /// Adds a region of the guest's memory.
@@ -24,11 +25,12 @@ impl Connection<'_> {
     pub(super) fn admit_eventfd(
         &self,
         ring: u32,
-        what: &str,
+        signal: Signal,
         file: Option<Foreign>,
     ) -> Result<Option<OwnedFd>, Ending> {
         let check = |file: &OwnedFd| if self.workers[0].is_eventfd(file) { Ok(()) } else { Err(()) };
         let admitted = file.map(|file| file.admit(check)).transpose();
-        admitted.map_err(|()| Ending::Front(format!("the {what} descriptor of ring {ring} is no eventfd")))
+        let name = format!("{signal:?}").to_lowercase();
+        admitted.map_err(|()| Ending::Front(format!("the {name} descriptor of ring {ring} is no eventfd")))
     }
 }

@@ -11,19 +11,22 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use blkmq::driver::spec;
-use blkmq::limits::SECTOR_SIZE;
 use blkmq::{IoPriority, RequestQueue};
 use blkmq_engine::{Bounds, Cause, Engine, Export, FrontEnd, Journal, Kind, Level, Teller, least_memory};
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserInflight, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
-use vmm_sys_util::eventfd::EventFd as Signal;
+use virtio_bindings::virtio_blk::{
+    VIRTIO_BLK_F_RO, VIRTIO_BLK_T_DISCARD as DISCARD, VIRTIO_BLK_T_FLUSH as FLUSH, VIRTIO_BLK_T_GET_ID as NAME,
+    VIRTIO_BLK_T_IN as READ, VIRTIO_BLK_T_OUT as OUT, VIRTIO_BLK_T_WRITE_ZEROES as ZEROES,
+};
+use vmm_sys_util::eventfd::EventFd as Eventfd;
 
 use super::*;
 use crate::Server;
 use crate::protocol::config::SIZE;
-use crate::ring::Chain;
-use crate::ring::tests::{DATA, END, Entry, Guest, INDIRECT, NEXT, WRITE};
+use crate::ring::tests::{DATA, END, Entry, Guest};
+use crate::ring::{INDIRECT, NEXT, WRITE};
 
 /// Where a guest's memory is for its front-end.
 const USER: u64 = 1 << 40;
@@ -79,16 +82,34 @@ impl Served {
         self.engine.end_log(&self.teller);
     }
 
-    /// Waits for a warning that the server logs.
-    fn warning(&self) -> String {
-        loop {
-            let lines = self.lines.lock().unwrap();
-            if let Some((_, line)) = lines.iter().find(|(level, _)| *level == Level::Warning) {
-                return line.clone();
+    /// Connects a machine with one ring, which has agreed on all features but these.
+    pub(super) fn machine(&self, without: u64) -> (Frontend, Disk) {
+        self.machine_of(Guest::new(8, false, without & 1 << VIRTIO_RING_F_EVENT_IDX == 0), without)
+    }
+
+    fn machine_of(&self, guest: Guest, without: u64) -> (Frontend, Disk) {
+        let mut front = connect(&self.socket(), &guest, without);
+        let disk = Disk::new(&mut front, guest, 0);
+        (front, disk)
+    }
+
+    /// Fails unless one more front-end is served.
+    fn serves_another(&self) {
+        let (_front, mut disk) = self.machine(0);
+        assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1));
+    }
+
+    /// Waits for a warning that the server logs, and fails unless it has this part.
+    fn warns(&self, part: &str) {
+        let warning = loop {
+            let mut lines = self.lines.lock().unwrap();
+            if let Some(at) = lines.iter().position(|(level, _)| *level == Level::Warning) {
+                break lines.remove(at).1;
             }
             drop(lines);
             std::thread::yield_now();
-        }
+        };
+        assert!(warning.contains(part), "{warning}");
     }
 }
 
@@ -96,8 +117,8 @@ impl Served {
 pub(super) struct Disk {
     pub(super) guest: Guest,
     number: usize,
-    kick: Signal,
-    call: Signal,
+    kick: Eventfd,
+    call: Eventfd,
     /// What the driver has seen of what was used.
     seen: u16,
     head: u16,
@@ -115,14 +136,6 @@ pub(super) fn connect(socket: &Path, guest: &Guest, without: u64) -> Frontend {
     front
 }
 
-/// Fails unless one more front-end is served.
-fn serves_another(served: &Served) {
-    let guest = Guest::new(8, false, true);
-    let mut front = connect(&served.socket(), &guest, 0);
-    let mut disk = Disk::new(&mut front, guest, 0);
-    assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1));
-}
-
 fn region(guest: &Guest) -> VhostUserMemoryRegionInfo {
     VhostUserMemoryRegionInfo {
         guest_phys_addr: 0,
@@ -136,7 +149,7 @@ fn region(guest: &Guest) -> VhostUserMemoryRegionInfo {
 impl Disk {
     /// Sets up one ring of 8 descriptors.
     pub(super) fn new(front: &mut Frontend, guest: Guest, number: usize) -> Self {
-        let [kick, call] = [0, 0].map(|flags| Signal::new(flags).unwrap());
+        let [kick, call] = [0, 0].map(|flags| Eventfd::new(flags).unwrap());
         let mut disk = Self { guest, number, kick, call, seen: 0, head: 0 };
         let base = if disk.guest.layout.is_packed { 0x8000_8000 } else { 0 };
         disk.start(front, base);
@@ -173,7 +186,7 @@ impl Disk {
     /// Makes a request available, with data from these places. Its header lies in front, and its status behind.
     pub(super) fn ask(&mut self, kind: u32, sector: u64, priority: u32, data: &[(u64, u32)], is_write: bool) {
         let at = self.data();
-        self.guest.all.write(at as usize, [kind.to_le_bytes(), priority.to_le_bytes()].concat_array());
+        self.guest.all.write(at as usize, (u64::from(kind) | u64::from(priority) << 32).to_le_bytes());
         self.guest.all.write(at as usize + 8, sector.to_le_bytes());
         self.guest.all.write(at as usize + 16, 0xff_u8);
         let direction = if is_write { WRITE } else { 0 };
@@ -230,41 +243,20 @@ impl Disk {
     }
 
     fn fill(&self, at: u64, len: usize, byte: u8) {
-        (0..len).for_each(|offset| self.guest.all.write(at as usize + offset, byte));
+        self.guest.fill(at, len, |_| byte);
     }
 
     fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
-        (0..len).map(|offset| self.guest.all.read(at as usize + offset)).collect()
+        self.guest.bytes(at, len)
     }
 }
-
-/// Two arrays in a row.
-trait Concat {
-    fn concat_array(self) -> [u8; 8];
-}
-
-impl Concat for [[u8; 4]; 2] {
-    fn concat_array(self) -> [u8; 8] {
-        let [[a, b, c, d], [e, f, g, h]] = self;
-        [a, b, c, d, e, f, g, h]
-    }
-}
-
-const READ: u32 = 0;
-const OUT: u32 = 1;
-const FLUSH: u32 = 4;
-const NAME: u32 = 8;
-const DISCARD: u32 = 11;
-const ZEROES: u32 = 13;
 
 /// Every kind of request, by somebody else's front-end. Red if data goes elsewhere than it was sent, if a request that
 /// cannot be is done, or if one that is done is not counted.
 #[test]
 fn a_guest_reads_what_it_has_written() {
     let mut served = Served::new("ram,size=1M", |device| device.serial = "a disk".to_owned());
-    let guest = Guest::new(8, false, true);
-    let mut front = connect(&served.socket(), &guest, 0);
-    let mut disk = Disk::new(&mut front, guest, 0);
+    let (_front, mut disk) = served.machine(0);
     let far = disk.data() + 0x1000;
     disk.fill(far, 1024, 7);
     disk.fill(far + 1024, 512, 8);
@@ -282,16 +274,14 @@ fn a_guest_reads_what_it_has_written() {
     assert_eq!(disk.request(NAME, 0, &[(far, 5), (far + 5, 15)], true), (0, 21));
     assert_eq!(disk.bytes(far, 20), b"a disk\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
     // Two ranges of zeroes, of which the second may leave a hole.
-    let ranges: [[u8; 8]; 4] = [8_u64, 1, 10, 1 | 1 << 32].map(u64::to_le_bytes);
-    ranges.iter().enumerate().for_each(|(at, bytes)| disk.guest.all.write(far as usize + 8 * at, *bytes));
+    disk.guest.write_ranges(far, &[[8, 1], [10, 1 | 1 << 32]]);
     assert_eq!(disk.request(ZEROES, 0, &[(far, 32)], false), (0, 1));
     assert_eq!(disk.request(READ, 8, &[(far + 0x3000, 1536)], true), (0, 1537));
     assert_eq!(disk.bytes(far + 0x3000, 1536), [[0; 512], [7; 512], [0; 512]].concat());
-    disk.fill(far, 16, 0);
-    disk.fill(far + 8, 1, 1);
+    disk.guest.write_ranges(far, &[[0, 1]]);
     assert_eq!(disk.request(DISCARD, 0, &[(far, 16)], false).0, 0);
     // What cannot be.
-    disk.fill(far + 12, 1, 1);
+    disk.guest.write_ranges(far, &[[0, 1 | 1 << 32]]);
     assert_eq!(disk.request(DISCARD, 0, &[(far, 16)], false), (2, 1), "a flag that a discard does not have");
     assert_eq!(disk.request(DISCARD, 0, &[(far, 15)], false), (1, 1));
     assert_eq!(disk.request(77, 0, &[], false), (2, 1));
@@ -347,9 +337,7 @@ fn several_rings_are_served_by_several_threads() {
 #[test]
 fn packed_rings_are_served_where_they_are_wanted() {
     let served = Served::new("ram,size=1M", |device| device.packed = true);
-    let guest = Guest::new(8, true, true);
-    let mut front = connect(&served.socket(), &guest, 0);
-    let mut disk = Disk::new(&mut front, guest, 0);
+    let (mut front, mut disk) = served.machine_of(Guest::new(8, true, true), 0);
     let far = disk.data() + 0x1000;
     for turn in 0..50 {
         disk.fill(far, 512, turn);
@@ -365,21 +353,19 @@ fn packed_rings_are_served_where_they_are_wanted() {
     assert_eq!(served.errors(), 0);
     let split = Served::new("ram,size=1M", |_| ());
     let front = Frontend::connect(split.socket(), 8).unwrap();
-    assert_eq!(front.get_features().unwrap() & feature::PACKED, 0);
+    assert!(!has(front.get_features().unwrap(), VIRTIO_F_RING_PACKED));
 }
 
 /// A chain that no driver makes ends the connection, with a line that says why, and the next front-end is served.
 #[test]
 fn a_hostile_guest_ends_its_session_and_no_more() {
     let mut served = Served::new("ram,size=1M", |_| ());
-    let guest = Guest::new(8, false, true);
-    let mut front = connect(&served.socket(), &guest, 0);
-    let mut disk = Disk::new(&mut front, guest, 0);
+    let (front, mut disk) = served.machine(0);
     assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1));
     disk.ask(READ, 0, 0, &[(END - 1, 512)], true);
-    assert!(served.warning().ends_with("ring 0: a descriptor of 512 bytes at 0x7ffff"), "{}", served.warning());
+    served.warns("ring 0: a descriptor of 512 bytes at 0x7ffff");
     assert!(front.get_features().is_err(), "the connection is over");
-    serves_another(&served);
+    served.serves_another();
     served.end();
 }
 
@@ -408,16 +394,15 @@ fn the_configuration_is_told_and_not_changed() {
     drop(client);
     let mut front = connect(&served.socket(), &guest, 0);
     front.set_config(0, VhostUserConfigFlags::WRITABLE, &[0]).unwrap();
-    assert!(served.warning().ends_with("1 bytes of the configuration at 0 to be changed"), "{}", served.warning());
+    served.warns("1 bytes of the configuration at 0 to be changed");
 }
 
 #[test]
 fn a_read_only_device_is_not_written() {
     let served = Served::new("ram,size=1M", |device| device.read_only = true);
-    let guest = Guest::new(8, false, true);
-    let mut front = connect(&served.socket(), &guest, 0);
-    assert_eq!(front.get_features().unwrap() & (feature::READ_ONLY | feature::FLUSH), feature::READ_ONLY);
-    let mut disk = Disk::new(&mut front, guest, 0);
+    let (front, mut disk) = served.machine(0);
+    let features = front.get_features().unwrap();
+    assert!(has(features, VIRTIO_BLK_F_RO) && !has(features, VIRTIO_BLK_F_FLUSH));
     let data = disk.data() + 0x1000;
     for kind in [OUT, DISCARD, ZEROES] {
         assert_eq!(disk.request(kind, 0, &[(data, 512)], false), (1, 1));
@@ -429,20 +414,17 @@ fn a_read_only_device_is_not_written() {
 #[test]
 fn messages_that_cannot_be_end_their_session() {
     let served = Served::new("ram,size=1M", |_| ());
-    let guest = Guest::new(8, false, true);
-    let front = connect(&served.socket(), &guest, 0);
+    let front = connect(&served.socket(), &Guest::new(8, false, true), 0);
     front.set_vring_num(7, 8).unwrap();
-    assert!(served.warning().ends_with("ring 7 of 1 rings"), "{}", served.warning());
+    served.warns("ring 7 of 1 rings");
     drop(front);
-    served.lines.lock().unwrap().clear();
     let front = Frontend::connect(served.socket(), 8).unwrap();
     front.set_features(1 << 63).unwrap();
-    assert!(served.warning().contains("which were not offered"), "{}", served.warning());
+    served.warns("which were not offered");
     drop(front);
-    served.lines.lock().unwrap().clear();
     let mut client = UnixStream::connect(served.socket()).unwrap();
     client.write_all(&[0xff; 64]).unwrap();
-    assert!(served.warning().contains("flags"), "{}", served.warning());
+    served.warns("flags");
 }
 
 /// Red before lines were counted instead of written: a front-end that connects again and again, and goes wrong each
@@ -477,7 +459,6 @@ fn the_guests_priority_counts_if_that_is_wanted() {
     let best = IoPriority { class: RealTime, level: 0 };
     assert_eq!(crate::ring_server::priority_of(1 << 13 | 3, best), IoPriority { class: RealTime, level: 3 });
     assert_eq!(crate::ring_server::priority_of(0, best), IoPriority { class: BestEffort, level: 4 });
-    assert_eq!(SECTOR_SIZE, 512);
 }
 
 /// `VIRTIO_BLK_F_REQ_FLAGS` makes the field in which Linux tells the priority one of flags. Red if a guest can agree on
@@ -490,5 +471,5 @@ fn the_field_of_the_priority_is_never_one_of_flags() {
     let offered = front.get_features().unwrap();
     assert_eq!(offered & REQ_FLAGS, 0);
     front.set_features(offered | REQ_FLAGS).unwrap();
-    assert!(served.warning().ends_with("features 0x40000, which were not offered"), "{}", served.warning());
+    served.warns("features 0x40000, which were not offered");
 }

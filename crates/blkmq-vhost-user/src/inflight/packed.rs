@@ -5,9 +5,10 @@
 //! changes with a batch is there twice. The old one counts until the guest has seen the batch; the ring itself tells
 //! whether it has.
 
+use std::collections::VecDeque;
+
 use super::{NR_AT, Part, VERSION, VERSION_AT};
-use crate::memory::Area;
-use crate::ring::{Cursor, Descriptor, Fault, Left, Packed};
+use crate::ring::{Cursor, Descriptor, Fault, Packed};
 
 /// Bytes of the header, and of an entry.
 pub(super) const HEADER: usize = 32;
@@ -27,10 +28,19 @@ const FLAGS: usize = 18;
 const LEN: usize = 20;
 const ADDRESS: usize = 24;
 
+/// A chain that was in progress when the last server ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Left {
+    /// Its first entry.
+    pub(crate) entry: u16,
+    /// Its descriptors, which are not in the ring any more.
+    pub(crate) copy: Vec<Descriptor>,
+}
+
 /// Keeps what is in progress in a packed ring. What it has to know of the lists, it has here too: the memory is never
 /// believed while the ring works.
 #[derive(Debug)]
-pub(crate) struct Tracker {
+pub(crate) struct Record {
     part: Part,
     ring_size: u16,
     counter: u64,
@@ -45,18 +55,12 @@ pub(crate) struct Tracker {
     batch: Vec<u16>,
 }
 
-impl Tracker {
+impl Record {
     /// The record has so many entries. It is no smaller than the ring.
-    pub(super) fn new(area: Area, nr_entries: u16, ring_size: u16) -> Self {
-        let nr = usize::from(nr_entries);
+    pub(crate) fn new(part: Part, ring_size: u16) -> Self {
         let (used, shown) = (Cursor::default(), Cursor::default());
-        let (next, last) = (vec![0; nr], vec![0; nr]);
-        let part = Part { area, header: HEADER, entry: ENTRY };
+        let [next, last] = [(); 2].map(|()| vec![0; part.nr_entries.into()]);
         Self { part, ring_size, counter: 0, used, shown, free: 0, next, last, batch: Vec::new() }
-    }
-
-    fn nr(&self) -> u16 {
-        self.next.len() as u16
     }
 
     /// The place of what is given back next, as it is and as it was before the batch.
@@ -75,11 +79,11 @@ impl Tracker {
         self.part.area.write(PLACES_AT, u64::from_ne_bytes(bytes));
     }
 
-    /// What was in progress, the oldest first. The ring goes on behind what was given back.
-    pub(super) fn recover(&mut self, ring: &mut Packed) -> Result<Vec<Left>, Fault> {
+    /// Returns what was in progress, the oldest first. The ring goes on behind what was given back.
+    pub(crate) fn recover(&mut self, ring: &mut Packed) -> Result<VecDeque<Left>, Fault> {
         if self.part.short(VERSION_AT) == 0 {
             self.begin(ring.next_used());
-            return Ok(Vec::new());
+            return Ok(VecDeque::new());
         }
         let (used, mut place) = self.places()?;
         if used != place && !ring.is_available(place) {
@@ -107,7 +111,7 @@ impl Tracker {
         self.set_places(used, used);
         self.part.set_short(FREE_AT, self.free);
         self.part.set_short(OLD_FREE_AT, self.free);
-        self.part.set_short(NR_AT, self.nr());
+        self.part.set_short(NR_AT, self.part.nr_entries);
         // At the end: memory without a version is new.
         self.part.set_short(VERSION_AT, VERSION);
     }
@@ -115,8 +119,8 @@ impl Tracker {
     /// The chains in progress in their order, with their entries, and no mark on what is free.
     fn find(&mut self) -> Result<Vec<(u64, Left, Vec<u16>)>, Fault> {
         let mut index = self.part.short(OLD_FREE_AT);
-        for _ in 0..self.nr() {
-            if index >= self.nr() {
+        for _ in 0..self.part.nr_entries {
+            if index >= self.part.nr_entries {
                 break;
             }
             if self.part.is_marked(index) {
@@ -126,7 +130,7 @@ impl Tracker {
         }
         let mut found = Vec::new();
         let mut is_seen = vec![false; self.next.len()];
-        for entry in (0..self.nr()).filter(|entry| self.part.is_marked(*entry)) {
+        for entry in (0..self.part.nr_entries).filter(|entry| self.part.is_marked(*entry)) {
             let mut left = Left { entry, copy: Vec::new() };
             let mut entries = Vec::new();
             let mut index = entry;
@@ -164,8 +168,8 @@ impl Tracker {
             }
             entries.iter().for_each(|entry| is_free[usize::from(*entry)] = false);
         }
-        self.free = self.nr();
-        for entry in (0..self.nr()).rev().filter(|entry| is_free[usize::from(*entry)]) {
+        self.free = self.part.nr_entries;
+        for entry in (0..self.part.nr_entries).rev().filter(|entry| is_free[usize::from(*entry)]) {
             self.lead(entry, self.free);
             self.free = entry;
         }
@@ -177,7 +181,7 @@ impl Tracker {
     }
 
     /// Called when a chain has been taken, before anything is done about it. Returns its first entry.
-    pub(super) fn taken(&mut self, descriptors: &[Descriptor]) -> u16 {
+    pub(crate) fn taken(&mut self, descriptors: &[Descriptor]) -> u16 {
         let head = self.free;
         let mut last = head;
         for descriptor in descriptors {
@@ -202,14 +206,14 @@ impl Tracker {
     }
 
     /// Called when a chain is given back, before anything of that is in the ring.
-    pub(super) fn put(&mut self, entry: u16, nr_descriptors: u16) {
+    pub(crate) fn put(&mut self, entry: u16, nr_descriptors: u16) {
         self.batch.push(entry);
         self.used.advance(nr_descriptors, self.ring_size);
         self.set_places(self.used, self.shown);
     }
 
     /// Called before the guest can see what was given back. Nothing is taken until [`published`](Self::published).
-    pub(super) fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
         for at in 0..self.batch.len() {
             let entry = self.batch[at];
             self.lead(self.last[usize::from(entry)], self.free);
@@ -219,7 +223,7 @@ impl Tracker {
     }
 
     /// Called when the guest can see all that was given back.
-    pub(super) fn published(&mut self) {
+    pub(crate) fn published(&mut self) {
         while let Some(entry) = self.batch.pop() {
             self.part.mark(entry, false);
         }

@@ -3,7 +3,11 @@
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, Op};
 
-use super::feature;
+use virtio_bindings::virtio_blk::{
+    VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_MQ, VIRTIO_BLK_F_RO,
+    VIRTIO_BLK_F_SEG_MAX, VIRTIO_BLK_F_TOPOLOGY, VIRTIO_BLK_F_WRITE_ZEROES,
+};
+
 use crate::request::MAX_RANGES;
 
 /// Bytes of the configuration that mean something.
@@ -13,23 +17,22 @@ pub(crate) const SEG_MAX: u32 = 126;
 
 /// Features that a disk has by what its device can do.
 pub(crate) fn features(limits: &Limits, is_read_only: bool) -> u64 {
-    let mut bits = feature::SEG_MAX | feature::BLOCK_SIZE | feature::TOPOLOGY | feature::SEVERAL_QUEUES;
-    if is_read_only || limits.read_only {
-        return bits | feature::READ_ONLY;
-    }
+    let is_writable = !(is_read_only || limits.read_only);
     // Without a cache, what is over is durable, and the guest needs no flush. With a cache that cannot be flushed, a
     // guest that is told of flushes would believe what is not so. A guest may not choose a cache that writes through
     // (CONFIG_WCE): front-ends do not tell the choice to the next server, which would then write back.
-    if limits.write_cache && !limits.no_flush {
-        bits |= feature::FLUSH;
-    }
-    if limits.max_op_sectors(Op::Discard) > 0 {
-        bits |= feature::DISCARD;
-    }
-    if limits.max_op_sectors(Op::WriteZeroes) > 0 {
-        bits |= feature::WRITE_ZEROES;
-    }
-    bits
+    let has_flush = limits.write_cache && !limits.no_flush;
+    let features = [
+        (VIRTIO_BLK_F_SEG_MAX, true),
+        (VIRTIO_BLK_F_BLK_SIZE, true),
+        (VIRTIO_BLK_F_TOPOLOGY, true),
+        (VIRTIO_BLK_F_MQ, true),
+        (VIRTIO_BLK_F_RO, !is_writable),
+        (VIRTIO_BLK_F_FLUSH, is_writable && has_flush),
+        (VIRTIO_BLK_F_DISCARD, is_writable && limits.max_op_sectors(Op::Discard) > 0),
+        (VIRTIO_BLK_F_WRITE_ZEROES, is_writable && limits.max_op_sectors(Op::WriteZeroes) > 0),
+    ];
+    features.iter().map(|(feature, is_offered)| u64::from(*is_offered) << feature).sum()
 }
 
 /// The configuration, in the order of the standard's `virtio_blk_config`.
@@ -68,6 +71,7 @@ pub(crate) fn bytes(limits: &Limits, nr_queues: u16, is_writeback: bool) -> [u8;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::has;
 
     /// Red before a device that ends within a sector had that sector in the machine, and lost what was written there.
     #[test]
@@ -92,17 +96,21 @@ mod tests {
         assert_eq!((found[24], found[25], found[26], found[32], found[34]), (2, 0, 4, 1, 3));
         assert_eq!((word(36), word(40), word(44)), (0xffff_fff8, 32, 8));
         assert_eq!((word(48), word(52), found[56]), (0, 0, 1));
-        assert_eq!(features(&limits, false) & (feature::DISCARD | feature::WRITE_ZEROES), feature::DISCARD);
+        let features = features(&limits, false);
+        assert!(has(features, VIRTIO_BLK_F_DISCARD) && !has(features, VIRTIO_BLK_F_WRITE_ZEROES));
     }
 
     #[test]
     fn flushes_are_offered_where_they_help() {
-        let has = |limits, read_only| features(&limits, read_only) & (feature::FLUSH | feature::READ_ONLY);
+        let offered = |limits, read_only| {
+            let features = features(&limits, read_only);
+            [VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_RO].map(|feature| has(features, feature))
+        };
         let cached = Limits { write_cache: true, ..Limits::default() };
-        assert_eq!(has(cached, false), feature::FLUSH);
-        assert_eq!(has(Limits { no_flush: true, ..cached }, false), 0);
-        assert_eq!(has(Limits::default(), false), 0);
-        assert_eq!(has(cached, true), feature::READ_ONLY);
-        assert_eq!(has(Limits { read_only: true, ..cached }, false), feature::READ_ONLY);
+        assert_eq!(offered(cached, false), [true, false]);
+        assert_eq!(offered(Limits { no_flush: true, ..cached }, false), [false; 2]);
+        assert_eq!(offered(Limits::default(), false), [false; 2]);
+        assert_eq!(offered(cached, true), [false, true]);
+        assert_eq!(offered(Limits { read_only: true, ..cached }, false), [false, true]);
     }
 }

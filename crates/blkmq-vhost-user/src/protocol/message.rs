@@ -1,5 +1,7 @@
 //! Messages of the front-end, parsed. Whatever bytes come, each becomes a message or an error.
 
+use vhost::vhost_user::message::{BackendReq, FrontendReq, VhostUserHeaderFlag};
+
 use crate::memory::RegionInfo;
 
 /// Bytes of a message's header.
@@ -10,41 +12,10 @@ pub(crate) const MAX_BODY: usize = 4096;
 pub(crate) const MAX_FILES: usize = 8;
 
 const VERSION: u32 = 1;
-const VERSION_BITS: u32 = 3;
-const IS_REPLY: u32 = 4;
-const WANTS_REPLY: u32 = 8;
+const IS_REPLY: u32 = VhostUserHeaderFlag::REPLY.bits();
 /// Of the number of a ring: no descriptor comes with it.
 const NO_FILE: u64 = 1 << 8;
 const RING_BITS: u64 = 0xff;
-
-/// The messages of a front-end that are known here, by their numbers in the standard.
-mod code {
-    pub(super) const GET_FEATURES: u32 = 1;
-    pub(super) const SET_FEATURES: u32 = 2;
-    pub(super) const SET_OWNER: u32 = 3;
-    pub(super) const RESET_OWNER: u32 = 4;
-    pub(super) const SET_MEM_TABLE: u32 = 5;
-    pub(super) const SET_VRING_NUM: u32 = 8;
-    pub(super) const SET_VRING_ADDR: u32 = 9;
-    pub(super) const SET_VRING_BASE: u32 = 10;
-    pub(super) const GET_VRING_BASE: u32 = 11;
-    pub(super) const SET_VRING_KICK: u32 = 12;
-    pub(super) const SET_VRING_CALL: u32 = 13;
-    pub(super) const SET_VRING_ERR: u32 = 14;
-    pub(super) const GET_PROTOCOL_FEATURES: u32 = 15;
-    pub(super) const SET_PROTOCOL_FEATURES: u32 = 16;
-    pub(super) const GET_QUEUE_NUM: u32 = 17;
-    pub(super) const SET_VRING_ENABLE: u32 = 18;
-    pub(super) const SET_BACKEND_REQ_FD: u32 = 21;
-    pub(super) const GET_CONFIG: u32 = 24;
-    pub(super) const SET_CONFIG: u32 = 25;
-    pub(super) const GET_INFLIGHT_FD: u32 = 31;
-    pub(super) const SET_INFLIGHT_FD: u32 = 32;
-    pub(super) const RESET_DEVICE: u32 = 34;
-    pub(super) const GET_MAX_MEM_SLOTS: u32 = 36;
-    pub(super) const ADD_MEM_REG: u32 = 37;
-    pub(super) const REM_MEM_REG: u32 = 38;
-}
 
 /// What is known of the operations in progress, as the front-end keeps it for the next server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,12 +30,18 @@ impl InflightInfo {
     /// As they stand in a message.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let Self { len, offset, nr_queues, size } = self;
-        [len.to_le_bytes(), offset.to_le_bytes()]
-            .into_iter()
-            .flatten()
-            .chain([nr_queues.to_le_bytes(), size.to_le_bytes()].into_iter().flatten())
-            .collect()
+        let (longs, shorts) =
+            ([len, offset].map(|long| long.to_le_bytes()), [nr_queues, size].map(|short| short.to_le_bytes()));
+        [longs.as_flattened(), shorts.as_flattened()].concat()
     }
+}
+
+/// One of the eventfds by which the guest and the device wake each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Signal {
+    Kick,
+    Call,
+    Error,
 }
 
 /// A message of the front-end.
@@ -76,12 +53,10 @@ pub(crate) enum Message {
     ResetOwner,
     SetMemory(Vec<RegionInfo>),
     SetRingSize { ring: u32, size: u32 },
-    SetRingPlace { ring: u32, flags: u32, descriptors: u64, used: u64, available: u64 },
+    SetRingAddress { ring: u32, flags: u32, descriptors: u64, used: u64, available: u64 },
     SetRingBase { ring: u32, base: u32 },
     GetRingBase { ring: u32 },
-    SetKick { ring: u32, has_file: bool },
-    SetCall { ring: u32, has_file: bool },
-    SetError { ring: u32, has_file: bool },
+    SetSignal { ring: u32, signal: Signal, has_file: bool },
     GetProtocolFeatures,
     SetProtocolFeatures(u64),
     GetNrQueues,
@@ -106,7 +81,7 @@ pub(crate) enum MessageError {
     /// The body's length.
     #[error("message {code} with {len} bytes")]
     Length { code: u32, len: usize },
-    /// A message that is not known here.
+    /// A message that the server has no use for.
     #[error("message {0}, which is not known here")]
     Unknown(u32),
     #[error("a table of {0} regions of memory")]
@@ -128,7 +103,7 @@ impl Header {
     pub(crate) fn parse(bytes: &[u8; HEADER]) -> Result<Self, MessageError> {
         let mut reader = Reader(bytes);
         let (code, flags, len) = (reader.word(), reader.word(), reader.word() as usize);
-        if flags & VERSION_BITS != VERSION || flags & IS_REPLY != 0 {
+        if flags & VhostUserHeaderFlag::VERSION.bits() != VERSION || flags & IS_REPLY != 0 {
             return Err(MessageError::Flags(flags));
         }
         if len > MAX_BODY {
@@ -139,7 +114,7 @@ impl Header {
 
     /// Whether the front-end wants to know how it went, if that was agreed on.
     pub(crate) fn wants_reply(&self) -> bool {
-        self.flags & WANTS_REPLY != 0
+        self.flags & VhostUserHeaderFlag::NEED_REPLY.bits() != 0
     }
 
     /// The answer with this body.
@@ -150,17 +125,12 @@ impl Header {
 
 /// A message to the front-end: its configuration has changed.
 pub(crate) fn config_change() -> Vec<u8> {
-    const CONFIG_CHANGE_MSG: u32 = 2;
-    frame(CONFIG_CHANGE_MSG, VERSION, &[])
+    frame(BackendReq::CONFIG_CHANGE_MSG.into(), VERSION, &[])
 }
 
 fn frame(code: u32, flags: u32, body: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER + body.len());
-    for word in [code, flags, body.len() as u32] {
-        bytes.extend(word.to_le_bytes());
-    }
-    bytes.extend(body);
-    bytes
+    let header = [code, flags, body.len() as u32].map(u32::to_le_bytes);
+    [header.as_flattened(), body].concat()
 }
 
 /// Reads numbers from the front of bytes that are known to be as many.
@@ -208,19 +178,21 @@ impl Message {
         let exactly = |len: usize| if body.len() == len { Ok(Reader(body)) } else { Err(length.clone()) };
         let at_least = |len: usize| if body.len() >= len { Ok(Reader(body)) } else { Err(length.clone()) };
         let files = |nr: usize| if nr_files == nr { Ok(()) } else { Err(MessageError::Files { code, nr: nr_files }) };
-        // A ring's number, and whether its descriptor comes with it.
-        let ring_file = || {
+        let signal = |signal| {
             let value = exactly(8)?.long();
             let has_file = value & NO_FILE == 0;
             files(usize::from(has_file))?;
-            Ok(((value & RING_BITS) as u32, has_file))
+            Ok(Self::SetSignal { ring: (value & RING_BITS) as u32, signal, has_file })
         };
-        let message = match code {
-            code::GET_FEATURES => exactly(0).map(|_| Self::GetFeatures)?,
-            code::SET_FEATURES => Self::SetFeatures(exactly(8)?.long()),
-            code::SET_OWNER => exactly(0).map(|_| Self::SetOwner)?,
-            code::RESET_OWNER => exactly(0).map(|_| Self::ResetOwner)?,
-            code::SET_MEM_TABLE => {
+        // In front of a single region there are 8 bytes of padding.
+        let region = || Ok(Reader(&exactly(8 + REGION)?.0[8..]).region());
+        let request = FrontendReq::try_from(code).map_err(|()| MessageError::Unknown(code))?;
+        Ok(match request {
+            FrontendReq::GET_FEATURES => exactly(0).map(|_| Self::GetFeatures)?,
+            FrontendReq::SET_FEATURES => Self::SetFeatures(exactly(8)?.long()),
+            FrontendReq::SET_OWNER => exactly(0).map(|_| Self::SetOwner)?,
+            FrontendReq::RESET_OWNER => exactly(0).map(|_| Self::ResetOwner)?,
+            FrontendReq::SET_MEM_TABLE => {
                 let mut reader = at_least(8)?;
                 let (nr, _) = (reader.word(), reader.word());
                 if nr > MAX_TABLE {
@@ -231,73 +203,61 @@ impl Message {
                     return Err(length);
                 }
                 files(nr as usize)?;
-                return Ok(Self::SetMemory((0..nr).map(|_| reader.region()).collect()));
+                Self::SetMemory((0..nr).map(|_| reader.region()).collect())
             }
-            code::SET_VRING_NUM => {
+            FrontendReq::SET_VRING_NUM => {
                 let mut reader = exactly(8)?;
                 Self::SetRingSize { ring: reader.word(), size: reader.word() }
             }
-            code::SET_VRING_ADDR => {
+            FrontendReq::SET_VRING_ADDR => {
                 let mut reader = exactly(40)?;
                 let (ring, flags) = (reader.word(), reader.word());
                 let (descriptors, used, available) = (reader.long(), reader.long(), reader.long());
-                Self::SetRingPlace { ring, flags, descriptors, used, available }
+                Self::SetRingAddress { ring, flags, descriptors, used, available }
             }
-            code::SET_VRING_BASE => {
+            FrontendReq::SET_VRING_BASE => {
                 let mut reader = exactly(8)?;
                 Self::SetRingBase { ring: reader.word(), base: reader.word() }
             }
-            code::GET_VRING_BASE => Self::GetRingBase { ring: exactly(8)?.word() },
-            code::SET_VRING_KICK => ring_file().map(|(ring, has_file)| Self::SetKick { ring, has_file })?,
-            code::SET_VRING_CALL => ring_file().map(|(ring, has_file)| Self::SetCall { ring, has_file })?,
-            code::SET_VRING_ERR => ring_file().map(|(ring, has_file)| Self::SetError { ring, has_file })?,
-            code::GET_PROTOCOL_FEATURES => exactly(0).map(|_| Self::GetProtocolFeatures)?,
-            code::SET_PROTOCOL_FEATURES => Self::SetProtocolFeatures(exactly(8)?.long()),
-            code::GET_QUEUE_NUM => exactly(0).map(|_| Self::GetNrQueues)?,
-            code::SET_VRING_ENABLE => {
+            FrontendReq::GET_VRING_BASE => Self::GetRingBase { ring: exactly(8)?.word() },
+            FrontendReq::SET_VRING_KICK => signal(Signal::Kick)?,
+            FrontendReq::SET_VRING_CALL => signal(Signal::Call)?,
+            FrontendReq::SET_VRING_ERR => signal(Signal::Error)?,
+            FrontendReq::GET_PROTOCOL_FEATURES => exactly(0).map(|_| Self::GetProtocolFeatures)?,
+            FrontendReq::SET_PROTOCOL_FEATURES => Self::SetProtocolFeatures(exactly(8)?.long()),
+            FrontendReq::GET_QUEUE_NUM => exactly(0).map(|_| Self::GetNrQueues)?,
+            FrontendReq::SET_VRING_ENABLE => {
                 let mut reader = exactly(8)?;
                 // SPDK's initiator says 256 and means yes.
                 Self::EnableRing { ring: reader.word(), is_enabled: reader.word() != 0 }
             }
-            code::SET_BACKEND_REQ_FD => {
-                files(1)?;
-                Self::SetBackendChannel
-            }
-            code::GET_CONFIG => {
+            FrontendReq::SET_BACKEND_REQ_FD => files(1).map(|()| Self::SetBackendChannel)?,
+            FrontendReq::GET_CONFIG => {
                 let mut reader = at_least(CONFIG)?;
-                let (offset, len, flags) = (reader.word(), reader.word(), reader.word());
-                Self::GetConfig { offset, len, flags }
+                Self::GetConfig { offset: reader.word(), len: reader.word(), flags: reader.word() }
             }
-            code::SET_CONFIG => {
+            FrontendReq::SET_CONFIG => {
                 let mut reader = at_least(CONFIG)?;
                 let (offset, len, _) = (reader.word(), reader.word() as usize, reader.word());
-                if reader.0.len() < len {
-                    return Err(length);
-                }
-                Self::SetConfig { offset, bytes: reader.0[..len].to_vec() }
+                Self::SetConfig { offset, bytes: reader.0.get(..len).ok_or(length)?.to_vec() }
             }
             // QEMU's body is padded to a multiple of 8.
-            code::GET_INFLIGHT_FD => Self::GetInflight(at_least(20)?.inflight()),
-            code::SET_INFLIGHT_FD => {
+            FrontendReq::GET_INFLIGHT_FD => Self::GetInflight(at_least(20)?.inflight()),
+            FrontendReq::SET_INFLIGHT_FD => {
                 files(1)?;
                 Self::SetInflight(at_least(20)?.inflight())
             }
-            code::RESET_DEVICE => exactly(0).map(|_| Self::ResetDevice)?,
-            code::GET_MAX_MEM_SLOTS => exactly(0).map(|_| Self::GetMaxRegions)?,
-            code::ADD_MEM_REG | code::REM_MEM_REG => {
-                // In front of the region there are 8 bytes of padding.
-                let mut reader = exactly(8 + REGION)?;
-                let _ = reader.long();
-                if code == code::REM_MEM_REG {
-                    // Some front-ends send the region's descriptor along, as the standard once said.
-                    return Ok(Self::RemoveRegion(reader.region()));
-                }
+            FrontendReq::RESET_DEVICE => exactly(0).map(|_| Self::ResetDevice)?,
+            FrontendReq::GET_MAX_MEM_SLOTS => exactly(0).map(|_| Self::GetMaxRegions)?,
+            FrontendReq::ADD_MEM_REG => {
+                let region = region()?;
                 files(1)?;
-                Self::AddRegion(reader.region())
+                Self::AddRegion(region)
             }
+            // Some front-ends send the region's descriptor along, as the standard once said.
+            FrontendReq::REM_MEM_REG => Self::RemoveRegion(region()?),
             _ => return Err(MessageError::Unknown(code)),
-        };
-        Ok(message)
+        })
     }
 }
 
@@ -314,8 +274,11 @@ mod tests {
     fn messages_are_taken_as_front_ends_send_them() {
         let parse = |code, body: &[u32], nr_files| Message::parse(code, &words(body), nr_files);
         assert_eq!(parse(18, &[1, 256], 0), Ok(Message::EnableRing { ring: 1, is_enabled: true }));
-        assert_eq!(parse(12, &[3, 0], 1), Ok(Message::SetKick { ring: 3, has_file: true }));
-        assert_eq!(parse(12, &[0x103, 0], 0), Ok(Message::SetKick { ring: 3, has_file: false }));
+        assert_eq!(parse(12, &[3, 0], 1), Ok(Message::SetSignal { ring: 3, signal: Signal::Kick, has_file: true }));
+        assert_eq!(
+            parse(12, &[0x103, 0], 0),
+            Ok(Message::SetSignal { ring: 3, signal: Signal::Kick, has_file: false })
+        );
         let mut config = words(&[0, 256, 0]);
         config.resize(12 + 256, 0);
         assert_eq!(Message::parse(24, &config, 0), Ok(Message::GetConfig { offset: 0, len: 256, flags: 0 }));

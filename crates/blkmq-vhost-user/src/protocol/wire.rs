@@ -25,24 +25,16 @@ const TIMEOUT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 /// Why a connection's socket is of no more use.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WireError {
-    /// The front-end has closed it.
-    #[error("the front-end has closed the connection")]
+    #[error("the front-end has gone")]
     Closed,
-    /// The front-end has closed it within a message.
     #[error("the front-end has closed the connection within a message")]
     Short,
     #[error("the connection failed: {0}")]
     System(io::Error),
     #[error("{0}")]
-    Message(MessageError),
+    Message(#[from] MessageError),
     #[error("the front-end takes no answer")]
     Deaf,
-}
-
-impl From<MessageError> for WireError {
-    fn from(error: MessageError) -> Self {
-        Self::Message(error)
-    }
 }
 
 /// A message with what came beside it.
@@ -166,6 +158,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+    use crate::protocol::message::Signal;
 
     fn pair() -> (UnixStream, Wire) {
         let (client, server) = UnixStream::pair().unwrap();
@@ -205,7 +198,10 @@ mod tests {
         let mut next = || wire.receive().unwrap().unwrap();
         assert_eq!(next().files.len(), 0);
         let received = next();
-        assert_eq!((received.message, received.files.len()), (Ok(Message::SetKick { ring: 1, has_file: true }), 1));
+        assert_eq!(
+            (received.message, received.files.len()),
+            (Ok(Message::SetSignal { ring: 1, signal: Signal::Kick, has_file: true }), 1)
+        );
         assert_eq!(next().message, Err(MessageError::Files { code: 12, nr: 0 }));
         wire.send(b"answer", None).unwrap();
         let mut answer = [0; 6];

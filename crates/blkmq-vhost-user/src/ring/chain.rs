@@ -1,5 +1,7 @@
 //! Chains of descriptors: the memory of one request.
 
+use virtio_bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
+
 use super::fault::Fault;
 use crate::memory::{Memory, NoMemory, Piece};
 
@@ -9,9 +11,9 @@ pub(crate) const MAX_CHAIN: usize = 1024;
 /// The most bytes of one chain. No guest asks for that much; it bounds what the numbers below may come to.
 const MAX_BYTES: u64 = 1 << 30;
 
-pub(super) const NEXT: u16 = 1;
-pub(super) const WRITE: u16 = 2;
-pub(super) const INDIRECT: u16 = 4;
+pub(crate) const NEXT: u16 = VRING_DESC_F_NEXT as u16;
+pub(crate) const WRITE: u16 = VRING_DESC_F_WRITE as u16;
+pub(crate) const INDIRECT: u16 = VRING_DESC_F_INDIRECT as u16;
 /// Bytes of a descriptor, in both kinds of rings.
 pub(super) const DESCRIPTOR: usize = 16;
 
@@ -42,15 +44,6 @@ impl Descriptor {
 fn parts(bytes: [u8; DESCRIPTOR]) -> (u64, u32, [u8; 4]) {
     let [a, b, c, d, e, f, g, h, i, j, k, l, rest @ ..] = bytes;
     (u64::from_le_bytes([a, b, c, d, e, f, g, h]), u32::from_le_bytes([i, j, k, l]), rest)
-}
-
-/// A chain that was in progress when another device had the ring, which [`Ring::resume`](super::Ring::resume) takes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Left {
-    /// Its first entry in the inflight memory: in a split ring its first descriptor.
-    pub(crate) entry: u16,
-    /// The descriptors of a packed ring, which are not in the ring any more.
-    pub(crate) copy: Vec<Descriptor>,
 }
 
 /// The memory of one request: first what the device reads, then what it writes.

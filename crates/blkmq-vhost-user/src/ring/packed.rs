@@ -2,22 +2,27 @@
 
 use std::sync::atomic::{Ordering, fence};
 
+use virtio_bindings::virtio_ring::{
+    VRING_PACKED_DESC_F_AVAIL, VRING_PACKED_DESC_F_USED, VRING_PACKED_EVENT_F_WRAP_CTR, VRING_PACKED_EVENT_FLAG_DESC,
+    VRING_PACKED_EVENT_FLAG_DISABLE, VRING_PACKED_EVENT_FLAG_ENABLE,
+};
+
 use super::chain::{Chain, DESCRIPTOR, Descriptor, NEXT};
 use super::fault::Fault;
 use super::{Layout, passes};
 use crate::memory::{Area, Memory};
 
-const AVAILABLE: u16 = 1 << 7;
-const USED: u16 = 1 << 15;
+const AVAILABLE: u16 = 1 << VRING_PACKED_DESC_F_AVAIL;
+const USED: u16 = 1 << VRING_PACKED_DESC_F_USED;
 /// Where a descriptor has its id, and where its flags.
 const ID: usize = 12;
 const FLAGS: usize = 14;
 /// The flags of a side's wish to be told: of all, of nothing, or of one descriptor.
-const ALL: u16 = 0;
-const NOTHING: u16 = 1;
-const ONE: u16 = 2;
+const ALL: u16 = VRING_PACKED_EVENT_FLAG_ENABLE as u16;
+const NOTHING: u16 = VRING_PACKED_EVENT_FLAG_DISABLE as u16;
+const ONE: u16 = VRING_PACKED_EVENT_FLAG_DESC as u16;
 /// The bit of the lap beside a number of a descriptor.
-const LAP: u16 = 1 << 15;
+const LAP: u16 = 1 << VRING_PACKED_EVENT_F_WRAP_CTR;
 
 /// A place in the ring, and the lap: whether it is an odd one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -80,7 +85,7 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    pub(super) fn new(memory: &Memory, layout: &Layout, base: u32) -> Result<Self, Fault> {
+    pub(crate) fn new(memory: &Memory, layout: &Layout, base: u32) -> Result<Self, Fault> {
         let Layout { size, descriptors, driver, device, has_event_idx, has_indirect, .. } = *layout;
         let area = |address, len, align| memory.area(address, len, align).map_err(Fault::Place);
         // The front-end has both places in one number, the used one in the upper half, which some leave out. A ring is
@@ -117,7 +122,7 @@ impl Packed {
         self.size.saturating_sub(self.nr_taken).saturating_sub(self.nr_hidden)
     }
 
-    pub(super) fn take(&mut self, memory: &Memory, chain: &mut Chain) -> Result<bool, Fault> {
+    pub(crate) fn take(&mut self, memory: &Memory, chain: &mut Chain) -> Result<bool, Fault> {
         let Some(mut flags) = self.look() else { return Ok(false) };
         chain.begin();
         let mut cursor = self.next_available;
@@ -192,7 +197,7 @@ impl Packed {
         }
     }
 
-    pub(super) fn put(&mut self, id: u16, nr_descriptors: u16, len: u32) {
+    pub(crate) fn put(&mut self, id: u16, nr_descriptors: u16, len: u32) {
         let at = usize::from(self.next_used.index) * DESCRIPTOR;
         let flags = self.next_used.used_flags() | if len > 0 { super::chain::WRITE } else { 0 };
         self.descriptors.write(at + 8, len.to_le());
@@ -208,7 +213,7 @@ impl Packed {
         self.nr_hidden += nr_descriptors;
     }
 
-    pub(super) fn publish(&mut self) -> bool {
+    pub(crate) fn publish(&mut self) -> bool {
         let Some((at, flags)) = self.first.take() else { return false };
         let nr = std::mem::take(&mut self.nr_hidden);
         // Release: the guest that sees the flags sees what stands beside them, the data and the status.
@@ -226,7 +231,7 @@ impl Packed {
         }
     }
 
-    pub(super) fn ask_for_kicks(&mut self) -> Result<bool, Fault> {
+    pub(crate) fn ask_for_kicks(&mut self) -> Result<bool, Fault> {
         if self.has_event_idx {
             self.device.store(0, self.next_available.bits(), Ordering::Relaxed);
             // Release: the guest that sees the flags sees the place.
@@ -240,7 +245,7 @@ impl Packed {
         Ok(self.look().is_some())
     }
 
-    pub(super) fn refuse_kicks(&mut self) {
+    pub(crate) fn refuse_kicks(&mut self) {
         if self.wants_kicks {
             // Relaxed: a guest that sees it late kicks once too often.
             self.device.store(2, NOTHING, Ordering::Relaxed);
@@ -248,7 +253,7 @@ impl Packed {
         self.wants_kicks = false;
     }
 
-    pub(super) fn base(&self) -> u32 {
+    pub(crate) fn base(&self) -> u32 {
         u32::from(self.next_available.bits()) | u32::from(self.next_used.bits()) << 16
     }
 }

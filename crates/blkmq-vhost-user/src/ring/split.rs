@@ -2,15 +2,13 @@
 
 use std::sync::atomic::{Ordering, fence};
 
+use virtio_bindings::virtio_ring::{VRING_AVAIL_F_NO_INTERRUPT, VRING_USED_F_NO_NOTIFY};
+
 use super::chain::{Chain, DESCRIPTOR, Descriptor, NEXT};
 use super::fault::Fault;
 use super::{Layout, passes};
 use crate::memory::{Area, Memory};
 
-/// Of the flags in the ring of what is available: the guest does not want to be told.
-const NO_INTERRUPT: u16 = 1;
-/// Of the flags in the ring of what was used: the device does not want to be kicked.
-const NO_NOTIFY: u16 = 1;
 /// Where the index is in both rings, and where their entries begin.
 const INDEX: usize = 2;
 const ENTRIES: usize = 4;
@@ -40,7 +38,7 @@ pub(crate) struct Split {
 }
 
 impl Split {
-    pub(super) fn new(memory: &Memory, layout: &Layout, base: u32) -> Result<Self, Fault> {
+    pub(crate) fn new(memory: &Memory, layout: &Layout, base: u32) -> Result<Self, Fault> {
         let size = usize::from(layout.size);
         let event = if layout.has_event_idx { 2 } else { 0 };
         let area = |address, len, align| memory.area(address, len, align).map_err(Fault::Place);
@@ -75,7 +73,7 @@ impl Split {
         if nr > self.size { Err(Fault::TooManyAvailable(nr)) } else { Ok(nr) }
     }
 
-    pub(super) fn take(&mut self, memory: &Memory, chain: &mut Chain) -> Result<bool, Fault> {
+    pub(crate) fn take(&mut self, memory: &Memory, chain: &mut Chain) -> Result<bool, Fault> {
         if self.look()? == 0 {
             return Ok(false);
         }
@@ -120,7 +118,7 @@ impl Split {
         }
     }
 
-    pub(super) fn put(&mut self, head: u16, len: u32) {
+    pub(crate) fn put(&mut self, head: u16, len: u32) {
         self.is_taken[usize::from(head)] = false;
         let entry = ENTRIES + USED * usize::from(self.next_used % self.size);
         let [a, b, c, d] = u32::from(head).to_le_bytes();
@@ -129,7 +127,7 @@ impl Split {
         self.next_used = self.next_used.wrapping_add(1);
     }
 
-    pub(super) fn publish(&mut self) -> bool {
+    pub(crate) fn publish(&mut self) -> bool {
         let (old, new) = (self.shown, self.next_used);
         if old == new {
             return false;
@@ -144,7 +142,7 @@ impl Split {
             let event = self.available.load(ENTRIES + 2 * usize::from(self.size), Ordering::Relaxed);
             passes(event, new, old)
         } else {
-            self.available.load(0, Ordering::Relaxed) & NO_INTERRUPT == 0
+            self.available.load(0, Ordering::Relaxed) & VRING_AVAIL_F_NO_INTERRUPT as u16 == 0
         }
     }
 
@@ -159,7 +157,7 @@ impl Split {
         self.seen = next;
     }
 
-    pub(super) fn ask_for_kicks(&mut self) -> Result<bool, Fault> {
+    pub(crate) fn ask_for_kicks(&mut self) -> Result<bool, Fault> {
         if self.has_event_idx {
             let event = ENTRIES + USED * usize::from(self.size);
             self.used.store(event, self.next_available, Ordering::Relaxed);
@@ -172,16 +170,16 @@ impl Split {
         Ok(self.look()? > 0)
     }
 
-    pub(super) fn refuse_kicks(&mut self) {
+    pub(crate) fn refuse_kicks(&mut self) {
         // With an event index, the old one stays, which the guest has passed.
         if !self.has_event_idx && self.wants_kicks {
             // Relaxed: a guest that sees it late kicks once too often.
-            self.used.store(0, NO_NOTIFY, Ordering::Relaxed);
+            self.used.store(0, VRING_USED_F_NO_NOTIFY as u16, Ordering::Relaxed);
         }
         self.wants_kicks = false;
     }
 
-    pub(super) fn base(&self) -> u32 {
+    pub(crate) fn base(&self) -> u32 {
         self.next_available.into()
     }
 }

@@ -7,8 +7,10 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
+use crate::inflight::Inflight;
 use crate::memory::tests::{file, info};
-use crate::memory::{Area, NoMemory};
+use crate::memory::{Area, Memory, NoMemory};
+use crate::virtqueue::{Taken, Virtqueue};
 
 /// Where the parts of a ring lie, and where data and tables may.
 pub(crate) const DESCRIPTORS: u64 = 0x1000;
@@ -16,10 +18,6 @@ pub(crate) const DRIVER: u64 = 0x8000;
 pub(crate) const DEVICE: u64 = 0xc000;
 pub(crate) const DATA: u64 = 0x10000;
 pub(crate) const END: u64 = 0x80000;
-
-pub(crate) const NEXT: u16 = 1;
-pub(crate) const WRITE: u16 = 2;
-pub(crate) const INDIRECT: u16 = 4;
 
 /// A guest, which sees all of its memory as one area.
 pub(crate) struct Guest {
@@ -66,9 +64,15 @@ impl Guest {
         Self { memory, all, layout, file, next: 0, lap: true }
     }
 
-    pub(crate) fn ring(&self) -> Ring {
+    /// The guest's virtqueue, without a record.
+    pub(crate) fn ring(&self) -> Virtqueue {
+        self.recorded_ring(None)
+    }
+
+    /// Its virtqueue as the next server finds it.
+    pub(crate) fn recorded_ring(&self, inflight: Option<&Inflight>) -> Virtqueue {
         let base = if self.layout.is_packed { 0x8000_8000 } else { 0 };
-        Ring::new(&self.memory, &self.layout, base).unwrap()
+        Virtqueue::new(0, &self.memory, &self.layout, base, inflight).unwrap()
     }
 
     /// Writes descriptors as split rings and their tables have them.
@@ -107,6 +111,20 @@ impl Guest {
         }
     }
 
+    pub(crate) fn fill(&self, at: u64, len: usize, byte: impl Fn(usize) -> u8) {
+        (0..len).for_each(|offset| self.all.write(at as usize + offset, byte(offset)));
+    }
+
+    pub(crate) fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
+        (0..len).map(|offset| self.all.read(at as usize + offset)).collect()
+    }
+
+    /// Writes ranges of a discard, or of zeroes: the first sector, and in one number how many and the flags.
+    pub(crate) fn write_ranges(&self, at: u64, ranges: &[[u64; 2]]) {
+        let numbers = ranges.as_flattened().iter().zip((at as usize..).step_by(8));
+        numbers.for_each(|(number, at)| self.all.write(at, number.to_le_bytes()));
+    }
+
     pub(crate) fn number(&self, at: u64) -> u16 {
         u16::from_le_bytes(self.all.read(at as usize))
     }
@@ -122,9 +140,18 @@ fn lens(pieces: &[crate::memory::Piece]) -> Vec<u32> {
     pieces.iter().map(|piece| piece.len).collect()
 }
 
-fn take(ring: &mut Ring, guest: &Guest) -> Result<Option<Chain>, Fault> {
+fn take(ring: &mut Virtqueue, guest: &Guest) -> Result<Option<Chain>, Fault> {
     let mut chain = Chain::default();
-    ring.take(&guest.memory, &mut chain).map(|is_there| is_there.then_some(chain))
+    ring.take(&guest.memory, &mut chain).map(|taken| taken.map(|_| chain))
+}
+
+/// The fault of what the guest has made available.
+fn fault_of(guest: &Guest) -> Fault {
+    take(&mut guest.ring(), guest).map(|_| ()).unwrap_err()
+}
+
+fn put(ring: &mut Virtqueue, id: u16, nr_descriptors: u16, len: u32) {
+    ring.put(Taken { id, nr_descriptors, entry: 0 }, len);
 }
 
 /// Red if the order, the direction or the length of descriptors is lost, or if a chain that was given back is not shown
@@ -139,7 +166,7 @@ fn a_split_ring_goes_round_and_round() {
         guest.offer(0);
         let chain = take(&mut ring, &guest).unwrap().unwrap();
         assert_eq!((chain.id, lens(&chain.readable), lens(&chain.writable)), (0, vec![16, 512], vec![1]));
-        ring.put(0, 3, turn);
+        put(&mut ring, 0, 3, turn);
         assert_eq!(guest.number(DEVICE + 2), turn as u16, "the guest sees nothing yet");
         assert!(ring.publish());
         assert_eq!((guest.number(DEVICE + 2), guest.used(turn as u16)), ((turn + 1) as u16, (0, turn)));
@@ -160,7 +187,7 @@ fn a_guest_is_told_when_it_wants_to_be() {
             guest.all.write(*at as usize, value.to_le_bytes());
             guest.offer(head as u16);
             take(&mut ring, &guest).unwrap().unwrap();
-            ring.put(head as u16, 1, 0);
+            put(&mut ring, head as u16, 1, 0);
             found.push(ring.publish());
         }
         found
@@ -219,7 +246,7 @@ fn a_packed_ring_takes_nothing_in_place_of_what_it_hides() {
     let mut ring = guest.ring();
     guest.offer_packed(0, &[(DATA, 16, 0, 0); 8]);
     let chain = take(&mut ring, &guest).unwrap().unwrap();
-    ring.put(chain.id, chain.nr_descriptors, 0);
+    put(&mut ring, chain.id, chain.nr_descriptors, 0);
     guest.offer_packed(0, &[(DATA, 16, 0, 0); 8]);
     assert_eq!(take(&mut ring, &guest).map(|_| ()).unwrap_err(), Fault::TooManyAvailable(8));
 }
@@ -231,7 +258,7 @@ fn hostile_chains_are_faults() {
         let mut guest = Guest::new(4, false, false);
         guest.table(DESCRIPTORS, entries);
         guest.offer(head);
-        take(&mut guest.ring(), &guest).map(|_| ()).unwrap_err()
+        fault_of(&guest)
     };
     let none = |address, len| Fault::Memory(NoMemory { address, len });
     assert_eq!(fault(&[(DATA, 16, NEXT, 1), (DATA, 16, NEXT, 0)], 0), Fault::TooLong, "a loop");
@@ -264,7 +291,7 @@ fn hostile_tables_are_faults() {
             guest.table(DESCRIPTORS, &[entry]);
             guest.offer(0);
         }
-        take(&mut guest.ring(), &guest).map(|_| ()).unwrap_err()
+        fault_of(&guest)
     };
     assert_eq!(fault(&[(DATA, 16, NEXT, 1), (DATA, 16, NEXT, 0)], false), Fault::TooLong, "a loop");
     assert_eq!(fault(&[(DATA, 16, NEXT, 2), (DATA, 16, 0, 0)], false), Fault::Index(2));
@@ -285,7 +312,7 @@ fn games_with_the_index_are_faults() {
     guest.set_index(5);
     assert_eq!(take(&mut ring, &guest).unwrap_err(), Fault::TooManyAvailable(5));
     guest.set_index(u16::MAX);
-    assert_eq!(take(&mut guest.ring(), &guest).unwrap_err(), Fault::TooManyAvailable(u16::MAX));
+    assert_eq!(fault_of(&guest), Fault::TooManyAvailable(u16::MAX));
     let mut guest = Guest::new(4, false, false);
     guest.table(DESCRIPTORS, &[(DATA, 16, 0, 0)]);
     let mut ring = guest.ring();
@@ -301,7 +328,7 @@ fn rings_that_cannot_be_are_refused() {
     let fault = |change: fn(&mut Layout)| {
         let mut layout = guest.layout;
         change(&mut layout);
-        Ring::new(&guest.memory, &layout, 0).unwrap_err()
+        Virtqueue::new(0, &guest.memory, &layout, 0, None).unwrap_err()
     };
     let place = |address, len| Fault::Place(NoMemory { address, len });
     assert_eq!(fault(|layout| layout.size = 3), Fault::Size(3));
@@ -311,7 +338,7 @@ fn rings_that_cannot_be_are_refused() {
     assert_eq!(fault(|layout| layout.device = END - 4), place(END - 4, 38));
     assert_eq!(fault(|layout| (layout.is_packed, layout.size) = (true, 0)), Fault::Size(0));
     let packed = Layout { is_packed: true, ..guest.layout };
-    assert!(Ring::new(&guest.memory, &packed, 4).is_err(), "a place behind the end");
+    assert!(Virtqueue::new(0, &guest.memory, &packed, 4, None).is_err(), "a place behind the end");
 }
 
 /// Red if a packed ring loses its lap, gives chains back at the wrong place, or shows a part of what it gives back
@@ -330,8 +357,8 @@ fn a_packed_ring_goes_round_and_round() {
         let second = take(&mut ring, &guest).unwrap().unwrap();
         assert_eq!((first.id, lens(&first.readable), lens(&first.writable)), (turn, vec![16], vec![8]));
         assert_eq!((second.id, lens(&second.readable), second.nr_descriptors), (turn + 1, vec![7], 1));
-        ring.put(second.id, second.nr_descriptors, 9);
-        ring.put(first.id, first.nr_descriptors, 0);
+        put(&mut ring, second.id, second.nr_descriptors, 9);
+        put(&mut ring, first.id, first.nr_descriptors, 0);
         let used = |lap| if lap { 1 << 7 | 1 << 15 } else { 0 };
         assert_ne!(flags(&guest, at) & (1 << 7 | 1 << 15), used(lap), "the guest sees nothing yet");
         assert!(ring.publish());
@@ -353,7 +380,7 @@ fn hostile_packed_rings_are_faults() {
     let fault = |entries: &[Entry]| {
         let guest = Guest::new(3, true, false);
         guest.table(DESCRIPTORS, entries);
-        take(&mut guest.ring(), &guest).map(|_| ()).unwrap_err()
+        fault_of(&guest)
     };
     assert_eq!(fault(&[available(NEXT); 3]), Fault::Unfinished, "the fourth is the first, of the next lap");
     assert_eq!(fault(&[available(NEXT)]), Fault::Unfinished);
@@ -380,7 +407,7 @@ fn both_sides_of_a_packed_ring_are_told_when_they_want_to_be() {
         guest.all.write(DRIVER as usize + 2, flags.to_le_bytes());
         guest.offer_packed(0, &[(DATA, 16, 0, 0)]);
         take(&mut ring, &guest).unwrap().unwrap();
-        ring.put(0, 1, 0);
+        put(&mut ring, 0, 1, 0);
         ring.publish()
     };
     let lap = 1 << 15;

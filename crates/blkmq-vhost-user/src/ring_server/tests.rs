@@ -7,7 +7,8 @@ use blkmq_engine::{Bounds, Engine, Export, FrontEnd, Journal, Level, least_memor
 
 use super::*;
 use crate::inflight::Inflight;
-use crate::ring::tests::{DATA, Entry as Descriptor, Guest, WRITE};
+use crate::ring::WRITE;
+use crate::ring::tests::{DATA, Entry as Descriptor, Guest};
 
 impl Terms {
     /// Nothing particular.
@@ -83,7 +84,7 @@ impl Machine {
         let guest = Guest::new(8, true, true);
         let limits = engine.exports[0].queue.limits();
         let terms = Arc::new(Terms { limits, most_copied, ..Terms::plain() });
-        let ring_server = RingServer::new(0, 8, guest.ring(), &guest.memory, None, terms).unwrap();
+        let ring_server = RingServer::new(0, 8, guest.ring(), &guest.memory, terms);
         Self { guest, ring_server, hand: Hand::new(engine, FrontEnd::VhostUser), nr_asked: 0 }
     }
 
@@ -95,7 +96,7 @@ impl Machine {
     }
 
     /// As [`ask`](Self::ask), without a session.
-    fn make(&mut self, kind: u32, sector: u64, data: &[(u64, u32)]) -> (u16, Chain, (Request, u16)) {
+    fn make(&mut self, kind: u32, sector: u64, data: &[(u64, u32)]) -> (u16, Chain, (Request, Taken)) {
         let nr = self.nr_asked;
         self.nr_asked += 1;
         let at = place(nr) as usize;
@@ -132,14 +133,6 @@ impl Machine {
         }
         self.status(nr)
     }
-
-    fn fill(&self, at: u64, len: usize, byte: impl Fn(usize) -> u8) {
-        (0..len).for_each(|offset| self.guest.all.write(at as usize + offset, byte(offset)));
-    }
-
-    fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
-        (0..len).map(|offset| self.guest.all.read(at as usize + offset)).collect()
-    }
 }
 
 /// Red before machines were clients of the engine: an NBD client that changes a part of a block reads the block, puts
@@ -165,10 +158,9 @@ fn nothing_that_is_told_done_is_undone_by_a_client_that_changes_a_part_of_the_bl
             machine.turn();
             // The read of the part is done, and its write is not.
             part.session.submit(&mut part.submitter);
-            machine.fill(FAR, 4096, |_| !round);
+            machine.guest.fill(FAR, 4096, |_| !round);
             let nr = if zeroes {
-                machine.guest.all.write(FAR as usize, 0_u64.to_le_bytes());
-                machine.guest.all.write(FAR as usize + 8, 8_u64.to_le_bytes());
+                machine.guest.write_ranges(FAR, &[[0, 8]]);
                 machine.ask(13, 0, &[(FAR, 16)])
             } else {
                 machine.ask(1, 0, &[(FAR, 4096)])
@@ -183,11 +175,11 @@ fn nothing_that_is_told_done_is_undone_by_a_client_that_changes_a_part_of_the_bl
                 }
                 machine.turn();
             }
-            assert_eq!(machine.status(nr), STATUS_OK);
+            assert_eq!(machine.status(nr), VIRTIO_BLK_S_OK as u8);
             let read = machine.ask(0, 0, &[(FAR, 4096)]);
-            assert_eq!(machine.finish(read), STATUS_OK);
+            assert_eq!(machine.finish(read), VIRTIO_BLK_S_OK as u8);
             let written = if zeroes { 0 } else { !round };
-            let bytes = machine.bytes(FAR, 4096);
+            let bytes = machine.guest.bytes(FAR, 4096);
             let mut outside = bytes[..512].iter().chain(&bytes[1024..]);
             assert!(outside.all(|byte| *byte == written), "round {round}: what was told done was undone");
         }
@@ -199,22 +191,22 @@ fn nothing_that_is_told_done_is_undone_by_a_client_that_changes_a_part_of_the_bl
 #[test]
 fn what_is_no_whole_sectors_or_blocks_is_copied() {
     let mut machine = Machine::new(&engine("ram,size=1M,bs=4096", least_memory(1)), 8192);
-    machine.fill(FAR, 8192, |at| (at % 251) as u8);
+    machine.guest.fill(FAR, 8192, |at| (at % 251) as u8);
     let all = machine.ask(1, 0, &[(FAR, 8192)]);
-    assert_eq!(machine.finish(all), STATUS_OK);
+    assert_eq!(machine.finish(all), VIRTIO_BLK_S_OK as u8);
     // A sector at the end of a block and one at the beginning of the next, from three odd places.
-    machine.fill(FAR, 1024, |_| 0xee);
+    machine.guest.fill(FAR, 1024, |_| 0xee);
     let part = machine.ask(1, 7, &[(FAR, 3), (FAR + 100, 720), (FAR + 3, 301)]);
-    assert_eq!(machine.finish(part), STATUS_OK);
+    assert_eq!(machine.finish(part), VIRTIO_BLK_S_OK as u8);
     let read = machine.ask(0, 1, &[(FAR + 0x2001, 4000), (FAR + 0x4000, 3679)]);
-    assert_eq!(machine.finish(read), STATUS_ERROR, "no whole sectors");
+    assert_eq!(machine.finish(read), VIRTIO_BLK_S_IOERR as u8, "no whole sectors");
     let read = machine.ask(0, 1, &[(FAR + 0x2001, 4000), (FAR + 0x4000, 3680)]);
-    assert_eq!(machine.finish(read), STATUS_OK);
-    let found = [machine.bytes(FAR + 0x2001, 4000), machine.bytes(FAR + 0x4000, 3680)].concat();
+    assert_eq!(machine.finish(read), VIRTIO_BLK_S_OK as u8);
+    let found = [machine.guest.bytes(FAR + 0x2001, 4000), machine.guest.bytes(FAR + 0x4000, 3680)].concat();
     let expected = (512..8192).map(|at| if (3584..4608).contains(&at) { 0xee } else { (at % 251) as u8 });
     assert!(found.into_iter().eq(expected));
     let long = machine.ask(0, 0, &[(FAR, 1), (FAR, 8192 + 511)]);
-    assert_eq!(machine.finish(long), STATUS_ERROR, "there is never memory for it");
+    assert_eq!(machine.finish(long), VIRTIO_BLK_S_IOERR as u8, "there is never memory for it");
     assert!(machine.hand.session.is_idle() && machine.ring_server.is_idle());
 }
 
@@ -225,15 +217,15 @@ fn a_request_may_be_longer_than_the_slots_allow() {
     let nr_slots = machine.hand.submitter.nr_slots();
     let piece = (FAR, 0x40000_u32);
     assert!(nr_slots * 4096 < 5 * piece.1 as usize, "{nr_slots} requests of 4 KiB are less");
-    machine.fill(FAR, piece.1 as usize, |at| (at / 512) as u8);
+    machine.guest.fill(FAR, piece.1 as usize, |at| (at / 512) as u8);
     for kind in [1, 0] {
         let nr = machine.ask(kind, 0, &[piece; 5]);
-        assert_eq!(machine.finish(nr), STATUS_OK);
+        assert_eq!(machine.finish(nr), VIRTIO_BLK_S_OK as u8);
         if kind == 1 {
-            machine.fill(FAR, piece.1 as usize, |_| 0xee);
+            machine.guest.fill(FAR, piece.1 as usize, |_| 0xee);
         }
     }
-    assert!(machine.bytes(FAR, piece.1 as usize).into_iter().eq((0..piece.1).map(|at| (at / 512) as u8)));
+    assert!(machine.guest.bytes(FAR, piece.1 as usize).into_iter().eq((0..piece.1).map(|at| (at / 512) as u8)));
     assert!(machine.ring_server.is_idle());
 }
 
@@ -243,29 +235,18 @@ fn a_copy_waits_for_memory() {
     let engine = engine("ram,size=1M,bs=4096", least_memory(1));
     let mut machine = Machine::new(&engine, 1 << 20);
     // Requests of the same thread that keep the memory: answers that nobody has read.
-    let ask = engine::Ask::Tell { bytes: 64 << 10 };
-    let mut held = Vec::new();
-    while let Some(id) = machine.hand.session.take(&engine::Request {
-        ask,
-        offset: 0,
-        length: 0,
-        priority: None,
-        hints: Hints::default(),
-        own: Own::default(),
-    }) {
-        held.push(id);
-    }
+    let held: Vec<_> = std::iter::from_fn(|| tell(&mut machine.hand, 64 << 10)).collect();
     assert!(!held.is_empty() && held.len() < 100);
     assert_eq!(machine.hand.turn().len(), held.len());
-    machine.fill(FAR, 512, |_| 5);
+    machine.guest.fill(FAR, 512, |_| 5);
     let late = machine.ask(1, 1, &[(FAR, 512)]);
     assert!(!machine.ring_server.has_room(), "what is behind it waits");
     machine.turn();
     assert_eq!((machine.status(late), machine.ring_server.is_idle()), (0xff, false));
     held.into_iter().for_each(|id| machine.hand.session.forget(id));
-    assert_eq!(machine.finish(late), STATUS_OK);
+    assert_eq!(machine.finish(late), VIRTIO_BLK_S_OK as u8);
     let read = machine.ask(0, 1, &[(FAR + 512, 512)]);
-    assert_eq!((machine.finish(read), machine.bytes(FAR + 512, 512)), (STATUS_OK, vec![5; 512]));
+    assert_eq!((machine.finish(read), machine.guest.bytes(FAR + 512, 512)), (VIRTIO_BLK_S_OK as u8, vec![5; 512]));
     assert!(machine.ring_server.is_idle());
 }
 
@@ -296,31 +277,29 @@ fn tell(hand: &mut Hand<Own>, bytes: u32) -> Option<TaskId> {
 fn a_ring_is_given_back_without_what_waits_for_memory() {
     let mut machine = Machine::new(&engine("ram,size=1M,bs=4096", least_memory(1)), 1 << 20);
     let (info, file) = Inflight::make(1, 8).unwrap();
-    let renew = |machine: &mut Machine, base| {
+    let renew = |machine: &mut Machine| {
         let record = Inflight::take(info, file.try_clone().unwrap(), true).unwrap();
-        let ring = Ring::new(&machine.guest.memory, &machine.guest.layout, base).unwrap();
-        let (memory, terms) = (&machine.guest.memory, Arc::clone(&machine.ring_server.terms));
-        machine.ring_server = RingServer::new(0, 8, ring, memory, record.tracker(0, 8, true).unwrap(), terms).unwrap();
+        let (memory, base) = (&machine.guest.memory, machine.ring_server.base());
+        let virtqueue = Virtqueue::new(0, memory, &machine.guest.layout, base, Some(&record)).unwrap();
+        machine.ring_server = RingServer::new(0, 8, virtqueue, memory, Arc::clone(&machine.ring_server.terms));
     };
-    let base = machine.ring_server.base();
-    renew(&mut machine, base);
+    renew(&mut machine);
     let held: Vec<_> = std::iter::from_fn(|| tell(&mut machine.hand, 64 << 10)).collect();
     machine.hand.turn();
-    machine.fill(FAR, 512, |_| 5);
+    machine.guest.fill(FAR, 512, |_| 5);
     let late = machine.ask(1, 1, &[(FAR, 512)]);
     machine.ring_server.begin_no_part(&mut machine.hand.session);
     machine.turn();
     assert_eq!((machine.ring_server.is_idle(), machine.status(late)), (true, 0xff));
     // The ring goes on, and the request is begun once more.
-    let base = machine.ring_server.base();
-    renew(&mut machine, base);
+    renew(&mut machine);
     held.into_iter().for_each(|id| machine.hand.session.forget(id));
     let mut chain = Chain::default();
     let taken = machine.ring_server.take(&mut chain).unwrap().expect("it is in the record");
     machine.ring_server.begin(taken, &mut chain, &mut machine.hand.session, &mut machine.hand.lists);
-    assert_eq!(machine.finish(late), STATUS_OK);
+    assert_eq!(machine.finish(late), VIRTIO_BLK_S_OK as u8);
     let read = machine.ask(0, 1, &[(FAR + 512, 512)]);
-    assert_eq!((machine.finish(read), machine.bytes(FAR + 512, 512)), (STATUS_OK, vec![5; 512]));
+    assert_eq!((machine.finish(read), machine.guest.bytes(FAR + 512, 512)), (VIRTIO_BLK_S_OK as u8, vec![5; 512]));
 }
 
 /// Red if a request that is broken off stands in the line for memory still: no other client would get any of what comes
@@ -336,14 +315,13 @@ fn what_is_broken_off_waits_for_no_memory() {
     assert!(tell(&mut second, 256 << 10).is_some());
     first.turn();
     machine.hand.turn();
-    machine.guest.all.write(FAR as usize, 1_u64.to_le_bytes());
-    machine.guest.all.write(FAR as usize + 8, 2_u64.to_le_bytes());
+    machine.guest.write_ranges(FAR, &[[1, 2]]);
     let late = machine.ask(13, 0, &[(FAR, 16)]);
     assert!(!machine.ring_server.has_room(), "it is late");
     machine.ring_server.begin_no_part(&mut machine.hand.session);
     assert_eq!(
         (machine.status(late), engine.clients.errors(FrontEnd::VhostUser, "").of(Cause::Shutdown)),
-        (STATUS_ERROR, 1)
+        (VIRTIO_BLK_S_IOERR as u8, 1)
     );
     own.into_iter().for_each(|id| machine.hand.session.forget(id));
     machine.turn();
@@ -360,16 +338,14 @@ fn a_write_that_has_begun_goes_before_what_has_not() {
     Arc::get_mut(&mut engine).unwrap().bounds.bytes = 600 << 10;
     let mut machine = Machine::new(&engine, 1 << 20);
     // Two ranges, of which the second one has parts of blocks.
-    for (at, word) in [(0, 0_u64), (8, 8), (16, 1 << 10 | 1), (24, 2)] {
-        machine.guest.all.write(FAR as usize + at, word.to_le_bytes());
-    }
+    machine.guest.write_ranges(FAR, &[[0, 8], [1 << 10 | 1, 2]]);
     let zeroes = machine.ask(13, 0, &[(FAR, 32)]);
     let write = machine.ask(1, 8, &[(FAR, 0x5fe01), (FAR, 0x501ff)]);
     assert!(!machine.ring_server.has_room(), "it is late");
     for _ in 0..1000 {
         machine.turn();
     }
-    assert_eq!((machine.status(zeroes), machine.status(write)), (STATUS_OK, STATUS_OK));
+    assert_eq!((machine.status(zeroes), machine.status(write)), (VIRTIO_BLK_S_OK as u8, VIRTIO_BLK_S_OK as u8));
 }
 
 /// Red before the data of one write came behind that of the other: writes of many rings, each in the midst of its data,
@@ -407,6 +383,6 @@ fn writes_that_have_begun_leave_memory_for_their_data() {
             ring_server.finish(id, failure, &mut hand.session, &mut hand.lists);
         }
     }
-    let is_done = |machine: &&Machine| machine.status(0) == STATUS_OK && machine.ring_server.is_idle();
+    let is_done = |machine: &&Machine| machine.status(0) == VIRTIO_BLK_S_OK as u8 && machine.ring_server.is_idle();
     assert_eq!(machines.iter().filter(is_done).count(), nr_machines);
 }

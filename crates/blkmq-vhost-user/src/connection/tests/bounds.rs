@@ -11,9 +11,7 @@ fn a_thread_has_so_many_pieces_at_a_time() {
     // All that were taken are with the device when the first one is over.
     let device = "null,irqmode=2,completion_nsec=2000000000,hw_queue_depth=256,size=1G";
     let mut served = Served::new(device, |_| ());
-    let guest = Guest::new(256, false, true);
-    let mut front = connect(&served.socket(), &guest, 0);
-    let mut disk = Disk::new(&mut front, guest, 0);
+    let (mut front, mut disk) = served.machine_of(Guest::new(256, false, true), 0);
     front.set_vring_enable(0, false).unwrap();
     front.get_features().unwrap();
     let far = disk.data() + 0x1000;

@@ -7,6 +7,7 @@ use blkmq::{Limits, Op, Time};
 
 use super::*;
 use crate::protocol::message::InflightInfo;
+use crate::ring::Chain;
 use crate::ring_server::RingServer;
 use crate::ring_server::tests::Hand;
 
@@ -81,7 +82,7 @@ impl Driver for Odd {
 }
 
 /// How often the descriptor was written since it was last read.
-fn rings(call: &Signal) -> u64 {
+fn rings(call: &Eventfd) -> u64 {
     call.read().unwrap_or(0)
 }
 
@@ -90,9 +91,7 @@ fn rings(call: &Signal) -> u64 {
 #[test]
 fn a_ring_that_begins_tells_its_guest_once() {
     let served = Served::new("ram,size=1M", |_| ());
-    let guest = Guest::new(8, false, true);
-    let mut front = connect(&served.socket(), &guest, 0);
-    let mut disk = Disk::new(&mut front, guest, 0);
+    let (front, mut disk) = served.machine(0);
     front.get_vring_base(0).unwrap();
     // One answer is there, and the guest waits for it: its event is at index 0.
     for at in [disk.guest.layout.driver, disk.guest.layout.device] {
@@ -100,7 +99,7 @@ fn a_ring_that_begins_tells_its_guest_once() {
     }
     front.set_vring_base(0, 1).unwrap();
     // As QEMU does it: the call before the kick.
-    disk.call = Signal::new(libc::EFD_NONBLOCK).unwrap();
+    disk.call = Eventfd::new(libc::EFD_NONBLOCK).unwrap();
     front.set_vring_call(0, &disk.call).unwrap();
     front.set_vring_kick(0, &disk.kick).unwrap();
     // The answer comes when the worker has had the ring.
@@ -118,11 +117,8 @@ fn what_was_in_progress_is_done_by_the_next_server() {
         let mut front = connect(&served.socket(), &guest, 0);
         let info = VhostUserInflight { num_queues: 1, queue_size: 8, ..VhostUserInflight::default() };
         let (info, file) = front.get_inflight_fd(&info).unwrap();
-        let kept = Inflight::take(
-            crate::protocol::message::InflightInfo { len: info.mmap_size, offset: 0, nr_queues: 1, size: 8 },
-            file.try_clone().unwrap().into(),
-            is_packed,
-        );
+        let kept = InflightInfo { len: info.mmap_size, offset: 0, nr_queues: 1, size: 8 };
+        let kept = Inflight::take(kept, file.try_clone().unwrap().into(), is_packed).unwrap();
         front.set_inflight_fd(&info, file.as_raw_fd()).unwrap();
         let mut disk = Disk::new(&mut front, guest, 0);
         assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1), "this one has descriptor 0");
@@ -135,12 +131,8 @@ fn what_was_in_progress_is_done_by_the_next_server() {
         disk.ask(OUT, 3, 0, &[(far, 512)], false);
         disk.head = 0;
         disk.ask(OUT, 3, 0, &[(far, 512)], false);
-        let (mut ring, mut chain) = (disk.guest.ring(), Chain::default());
-        let mut tracker = kept.unwrap().tracker(0, 8, is_packed).unwrap().unwrap();
-        assert!(tracker.recover(&mut ring).unwrap().is_empty());
-        while ring.take(&disk.guest.memory, &mut chain).unwrap() {
-            tracker.taken(&chain);
-        }
+        let mut virtqueue = disk.guest.recorded_ring(Some(&kept));
+        while virtqueue.take(&disk.guest.memory, &mut Chain::default()).unwrap().is_some() {}
         let guest = disk.guest.beside(0);
         let mut front = connect(&served.socket(), &guest, 0);
         front.set_inflight_fd(&info, file.as_raw_fd()).unwrap();
@@ -166,9 +158,8 @@ fn what_was_in_progress_is_done_by_the_next_server() {
 fn an_id_of_a_packed_ring_is_no_place_in_the_record() {
     let mut guest = Guest::new(8, true, true);
     let (info, file) = Inflight::make(1, 8).unwrap();
-    let tracker = Inflight::take(info, file, true).unwrap().tracker(0, 8, true).unwrap();
-    let mut ring_server =
-        RingServer::new(0, 8, guest.ring(), &guest.memory, tracker, Arc::new(Terms::plain())).unwrap();
+    let virtqueue = guest.recorded_ring(Some(&Inflight::take(info, file, true).unwrap()));
+    let mut ring_server = RingServer::new(0, 8, virtqueue, &guest.memory, Arc::new(Terms::plain()));
     guest.all.write(DATA as usize, FLUSH.to_le_bytes());
     guest.offer_packed(0xffff, &[(DATA, 16, 0, 0), (DATA + 16, 1, WRITE, 0)]);
     let (mut chain, mut hand) = (Chain::default(), Hand::plain());
@@ -196,7 +187,7 @@ fn memory_of_what_is_in_progress_has_to_be_agreed_on() {
         drop(file);
         client.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!((&client).read(&mut [0; 64]).unwrap(), 0, "there is no answer");
-        assert!(served.warning().ends_with("which was not agreed on"), "{}", served.warning());
+        served.warns("which was not agreed on");
     }
 }
 
@@ -204,14 +195,12 @@ fn memory_of_what_is_in_progress_has_to_be_agreed_on() {
 #[test]
 fn a_worker_that_panics_ends_the_session() {
     let (driver, served) = Odd::served();
-    let guest = Guest::new(8, false, true);
-    let mut front = connect(&served.socket(), &guest, 0);
-    let mut disk = Disk::new(&mut front, guest, 0);
+    let (front, mut disk) = served.machine(0);
     assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1));
     driver.panics.store(true, Ordering::Relaxed);
     let far = disk.data() + 0x1000;
     disk.ask(OUT, 0, 0, &[(far, 512)], false);
-    assert!(served.warning().ends_with("a thread of its rings has panicked"), "{}", served.warning());
+    served.warns("a thread of its rings has panicked");
     assert!(served.engine.clients.is_empty(), "it is a client no more");
     assert!(front.get_features().is_err(), "the connection is over");
 }
@@ -255,7 +244,7 @@ fn a_ring_waits_while_its_memory_is_away() {
     front.get_vring_base(0).unwrap();
     front.remove_mem_region(&rings).unwrap();
     front.set_vring_kick(0, &disk.kick).unwrap();
-    assert!(served.warning().contains("a ring at"), "{}", served.warning());
+    served.warns("a ring at");
 }
 
 /// Red before a channel that fails was only given up: the connection ended, as if the front-end had gone.
@@ -313,7 +302,7 @@ fn a_guest_without_flushes_has_a_cache_that_writes_through() {
     let mut front = connect(&served.socket(), &guest, 0);
     assert_eq!(writeback(&mut front), 1);
     drop(front);
-    let mut front = connect(&served.socket(), &guest, feature::FLUSH);
+    let mut front = connect(&served.socket(), &guest, 1 << VIRTIO_BLK_F_FLUSH);
     assert_eq!(writeback(&mut front), 0);
     drop(front);
     // Front-ends read the configuration before the guest has chosen, and keep it.
@@ -330,13 +319,11 @@ fn a_guest_without_flushes_has_a_cache_that_writes_through() {
 fn writes_through_are_durable_one_by_one() {
     let (driver, served) = Odd::served();
     let guest = Guest::new(8, false, true);
-    let mut front = connect(&served.socket(), &guest, feature::FLUSH);
+    let mut front = connect(&served.socket(), &guest, 1 << VIRTIO_BLK_F_FLUSH);
     let mut disk = Disk::new(&mut front, guest, 0);
     assert!(driver.write(&mut disk, 0).0, "the guest does not flush");
     drop((front, disk));
-    let guest = Guest::new(8, false, true);
-    let mut front = connect(&served.socket(), &guest, 0);
-    let mut disk = Disk::new(&mut front, guest, 0);
+    let (_front, mut disk) = served.machine(0);
     assert!(!driver.write(&mut disk, 0).0, "a flush will come");
 }
 
@@ -351,9 +338,7 @@ fn requests_have_the_priority_of_the_guest() {
             export.priority = best;
             device.guest_priority = is_wanted;
         });
-        let guest = Guest::new(8, false, true);
-        let mut front = connect(&served.socket(), &guest, 0);
-        let mut disk = Disk::new(&mut front, guest, 0);
+        let (_front, mut disk) = served.machine(0);
         let found = [0, realtime, lower, idle].map(|said| driver.write(&mut disk, said).1);
         let expected = if is_wanted {
             let of = |class, level| IoPriority { class, level };
@@ -375,8 +360,7 @@ fn a_pause_lets_what_was_taken_be_done() {
     let again = region(&guest);
     let mut disk = Disk::new(&mut front, guest, 0);
     let far = disk.data() + 0x1000;
-    disk.guest.all.write(far as usize, 0_u64.to_le_bytes());
-    disk.guest.all.write(far as usize + 8, (8 * 40_000_u64).to_le_bytes());
+    disk.guest.write_ranges(far, &[[0, 8 * 40_000]]);
     disk.ask(DISCARD, 0, 0, &[(far, 16)], false);
     while driver.nr_discards.load(Ordering::Relaxed) == 0 {
         std::thread::yield_now();
@@ -402,11 +386,7 @@ fn a_stop_takes_effect_between_operations() {
         }
         let mut disk = Disk::new(&mut front, guest, 0);
         let far = disk.data() + 0x1000;
-        for range in 0..32 {
-            let at = far as usize + 16 * range;
-            disk.guest.all.write(at, 0_u64.to_le_bytes());
-            disk.guest.all.write(at + 8, 0xffff_fff8_u64.to_le_bytes());
-        }
+        disk.guest.write_ranges(far, &[[0, 0xffff_fff8]; 32]);
         disk.ask(DISCARD, 0, 0, &[(far, 512)], false);
         let goes_on = || {
             let before = driver.nr_discards.load(Ordering::Relaxed);

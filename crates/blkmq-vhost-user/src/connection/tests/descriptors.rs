@@ -43,8 +43,7 @@ fn memory_that_could_end_the_server_is_refused_unless_it_is_allowed() {
             }
             assert_eq!(front.get_features().is_ok(), any_memory, "{case}");
             if !any_memory {
-                let warning = served.warning();
-                assert!(warning.ends_with("seal it, or set any_memory=1"), "{case}: {warning}");
+                served.warns("seal it, or set any_memory=1");
             }
         }
     }
@@ -54,12 +53,12 @@ fn memory_that_could_end_the_server_is_refused_unless_it_is_allowed() {
 #[test]
 fn a_record_that_a_server_has_made_is_taken_by_the_next() {
     let served = Served::new("ram,size=1M", |_| ());
-    let guest = Guest::new(8, false, true);
-    let mut front = connect(&served.socket(), &guest, 0);
+    let (mut front, mut disk) = served.machine(0);
     let (InflightInfo { len, .. }, file) = Inflight::make(1, 8).unwrap();
     let info = VhostUserInflight { num_queues: 1, queue_size: 8, mmap_size: len, mmap_offset: 0 };
+    let base = front.get_vring_base(0).unwrap();
     front.set_inflight_fd(&info, file.as_raw_fd()).unwrap();
-    let mut disk = Disk::new(&mut front, guest, 0);
+    disk.start(&mut front, base);
     assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1));
 }
 
@@ -80,10 +79,9 @@ fn what_is_no_eventfd_is_refused() {
             let (_reader, writer) = std::io::pipe().unwrap();
             let zero = std::fs::File::options().read(true).write(true).open("/dev/zero").unwrap();
             for other in [OwnedFd::from(writer), zero.into()] {
-                served.lines.lock().unwrap().clear();
                 let front = UnixStream::connect(served.socket()).unwrap();
                 pass(&front, code, &other);
-                assert!(served.warning().ends_with(&expected), "{}", served.warning());
+                served.warns(&expected);
             }
             let mut front = UnixStream::connect(served.socket()).unwrap();
             pass(&front, code, EventFd::new().unwrap().as_fd());
@@ -109,7 +107,7 @@ fn descriptors_that_take_long_to_close_hold_nobody() {
             wire::send(front.as_fd(), &message.as_flattened()[..bytes], Some(file.as_fd())).unwrap();
             drop((file, front));
         }
-        serves_another(&served);
+        served.serves_another();
         served.end();
     });
 }
@@ -121,10 +119,8 @@ fn descriptors_that_take_long_to_close_hold_nobody() {
 fn full_counters_of_a_front_end_hold_nobody() {
     bounded(|| {
         let mut served = Served::new("ram,size=1M", |_| ());
-        let guest = Guest::new(8, false, false);
-        let mut front = connect(&served.socket(), &guest, feature::EVENT_IDX);
-        let mut disk = Disk::new(&mut front, guest, 0);
-        let [call, error] = [0; 2].map(|flags| Signal::new(flags).unwrap());
+        let (front, mut disk) = served.machine(1 << VIRTIO_RING_F_EVENT_IDX);
+        let [call, error] = [0; 2].map(|flags| Eventfd::new(flags).unwrap());
         [&call, &error].into_iter().for_each(|full| full.write(u64::MAX - 1).unwrap());
         front.set_vring_call(0, &call).unwrap();
         front.set_vring_err(0, &error).unwrap();
@@ -136,9 +132,9 @@ fn full_counters_of_a_front_end_hold_nobody() {
             disk.seen += 1;
         }
         disk.ask(READ, 0, 0, &[(END - 1, 512)], true);
-        assert!(served.warning().contains("a descriptor of 512 bytes"), "{}", served.warning());
+        served.warns("a descriptor of 512 bytes");
         assert!(front.get_features().is_err(), "the connection is over");
-        serves_another(&served);
+        served.serves_another();
         served.end();
     });
 }
