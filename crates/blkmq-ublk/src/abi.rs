@@ -30,32 +30,36 @@ const fn ioctl(direction: u32, number: u8, size: usize) -> u32 {
 const READ: u32 = 2;
 const BOTH: u32 = 3;
 
-/// Control commands, encoded as ioctl numbers are.
+/// A control command: its name, and its number, which is encoded as ioctl numbers are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ControlOp(pub &'static str, pub u32);
+
+/// Control commands.
 pub mod control {
-    use super::{BOTH, CONTROL_SIZE, READ, ioctl};
+    use super::{BOTH, CONTROL_SIZE, ControlOp, READ, ioctl};
 
     /// Makes a device.
-    pub const ADD_DEV: u32 = ioctl(BOTH, 0x04, CONTROL_SIZE);
+    pub const ADD_DEV: ControlOp = ControlOp("ADD_DEV", ioctl(BOTH, 0x04, CONTROL_SIZE));
     /// Removes a device, once its character device is closed.
-    pub const DEL_DEV: u32 = ioctl(BOTH, 0x05, CONTROL_SIZE);
+    pub const DEL_DEV: ControlOp = ControlOp("DEL_DEV", ioctl(BOTH, 0x05, CONTROL_SIZE));
     /// Makes the block device, once each queue has fetched.
-    pub const START_DEV: u32 = ioctl(BOTH, 0x06, CONTROL_SIZE);
+    pub const START_DEV: ControlOp = ControlOp("START_DEV", ioctl(BOTH, 0x06, CONTROL_SIZE));
     /// Removes the block device, once its requests are over.
-    pub const STOP_DEV: u32 = ioctl(BOTH, 0x07, CONTROL_SIZE);
+    pub const STOP_DEV: ControlOp = ControlOp("STOP_DEV", ioctl(BOTH, 0x07, CONTROL_SIZE));
     /// Says what the block device is like.
-    pub const SET_PARAMS: u32 = ioctl(BOTH, 0x08, CONTROL_SIZE);
+    pub const SET_PARAMS: ControlOp = ControlOp("SET_PARAMS", ioctl(BOTH, 0x08, CONTROL_SIZE));
     /// Asks what the block device is like.
-    pub const GET_PARAMS: u32 = ioctl(READ, 0x09, CONTROL_SIZE);
+    pub const GET_PARAMS: ControlOp = ControlOp("GET_PARAMS", ioctl(READ, 0x09, CONTROL_SIZE));
     /// Takes over a device whose server is gone.
-    pub const START_USER_RECOVERY: u32 = ioctl(BOTH, 0x10, CONTROL_SIZE);
+    pub const START_USER_RECOVERY: ControlOp = ControlOp("START_USER_RECOVERY", ioctl(BOTH, 0x10, CONTROL_SIZE));
     /// Ends that, once each queue has fetched.
-    pub const END_USER_RECOVERY: u32 = ioctl(BOTH, 0x11, CONTROL_SIZE);
+    pub const END_USER_RECOVERY: ControlOp = ControlOp("END_USER_RECOVERY", ioctl(BOTH, 0x11, CONTROL_SIZE));
     /// Asks about a device; the path of its character device stands in front of the answer's room.
-    pub const GET_DEV_INFO2: u32 = ioctl(READ, 0x12, CONTROL_SIZE);
+    pub const GET_DEV_INFO2: ControlOp = ControlOp("GET_DEV_INFO2", ioctl(READ, 0x12, CONTROL_SIZE));
     /// Asks which features the kernel has.
-    pub const GET_FEATURES: u32 = ioctl(READ, 0x13, CONTROL_SIZE);
+    pub const GET_FEATURES: ControlOp = ControlOp("GET_FEATURES", ioctl(READ, 0x13, CONTROL_SIZE));
     /// Makes a block device that is in use larger; `data` is its number of sectors.
-    pub const UPDATE_SIZE: u32 = ioctl(BOTH, 0x15, CONTROL_SIZE);
+    pub const UPDATE_SIZE: ControlOp = ControlOp("UPDATE_SIZE", ioctl(BOTH, 0x15, CONTROL_SIZE));
 }
 
 /// Commands of a queue, encoded as ioctl numbers are.
@@ -336,6 +340,14 @@ structures! {
         4 result: i32,
         /// The tag's buffer.
         8 addr: u64,
+    }
+}
+
+impl DeviceInfo {
+    /// Whether the device has this [`feature`].
+    #[must_use]
+    pub const fn has(&self, feature: u64) -> bool {
+        self.flags & feature != 0
     }
 }
 

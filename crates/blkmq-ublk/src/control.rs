@@ -18,8 +18,8 @@ use std::time::Duration;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use crate::abi::{
-    CONTROL_PATH, CONTROL_SIZE, ControlCommand, DeviceInfo, INFO_SIZE, PARAMETERS_SIZE, Parameters, State, control,
-    feature,
+    CONTROL_PATH, CONTROL_SIZE, ControlCommand, ControlOp, DeviceInfo, INFO_SIZE, PARAMETERS_SIZE, Parameters, State,
+    control, feature,
 };
 use crate::error::Error;
 use crate::stall::until_stalled;
@@ -37,21 +37,14 @@ pub struct Control {
     limit: Duration,
 }
 
-/// One command on its way.
-struct Sent {
-    op: u32,
-    command: ControlCommand,
-    data: Vec<u8>,
-}
-
 /// Hands the command to the kernel, and waits for as long as that takes.
-fn wait_for(file: &File, sent: &mut Sent) -> io::Result<()> {
+fn wait_for(file: &File, op: u32, mut command: ControlCommand, data: &mut Vec<u8>) -> io::Result<()> {
     let mut ring: IoUring<squeue::Entry128, cqueue::Entry> = IoUring::builder().build(1)?;
-    sent.command.addr = if sent.data.is_empty() { 0 } else { sent.data.as_mut_ptr().expose_provenance() as u64 };
-    sent.command.len = sent.data.len() as u16;
+    command.addr = if data.is_empty() { 0 } else { data.as_mut_ptr().expose_provenance() as u64 };
+    command.len = data.len() as u16;
     let mut cmd = [0; 80];
-    cmd[..CONTROL_SIZE].copy_from_slice(&sent.command.to_bytes());
-    let entry = opcode::UringCmd80::new(types::Fd(file.as_raw_fd()), sent.op).cmd(cmd).build();
+    cmd[..CONTROL_SIZE].copy_from_slice(&command.to_bytes());
+    let entry = opcode::UringCmd80::new(types::Fd(file.as_raw_fd()), op).cmd(cmd).build();
     // SAFETY: the file is open and the memory at `addr` is there until the completion has come: this function returns
     // before only if the kernel has not taken the entry.
     let pushed = unsafe { ring.submission().push(&entry) };
@@ -124,44 +117,27 @@ impl Control {
         self
     }
 
-    /// Has the kernel do a command for a device, with memory that the command reads or writes. `path_len`: bytes of a
-    /// path at the memory's beginning. Returns the memory.
-    fn run(
-        &self,
-        (what, op): (&'static str, u32),
-        dev_id: u32,
-        number: u64,
-        data: Vec<u8>,
-        path_len: usize,
-    ) -> Result<Vec<u8>, Error> {
-        self.run_while(|| 0, (what, op), dev_id, number, data, path_len)
+    /// Has the kernel do a command, with memory that the command reads or writes. Returns the memory.
+    fn run(&self, op: ControlOp, command: ControlCommand, data: Vec<u8>) -> Result<Vec<u8>, Error> {
+        self.run_while(|| 0, op, command, data)
     }
 
     /// The same. The limit counts from the last change of `moved`.
     fn run_while(
         &self,
         moved: impl Fn() -> u64,
-        (what, op): (&'static str, u32),
-        dev_id: u32,
-        number: u64,
-        data: Vec<u8>,
-        path_len: usize,
+        ControlOp(name, op): ControlOp,
+        command: ControlCommand,
+        mut data: Vec<u8>,
     ) -> Result<Vec<u8>, Error> {
-        let command = ControlCommand { dev_id, data: number, dev_path_len: path_len as u16, ..Default::default() };
-        let (file, mut sent) = (Arc::clone(&self.file), Sent { op, command, data });
-        let work = move || {
-            let result = wait_for(&file, &mut sent);
-            (result, sent.data)
-        };
-        match limited(self.limit, moved, work) {
-            None => Err(Error::NoAnswer(what, self.limit)),
-            Some((Ok(()), data)) => Ok(data),
-            Some((Err(error), _)) => Err(match error.raw_os_error() {
-                Some(libc::EPERM) => Error::NoPermission(what),
-                Some(libc::ENODEV) if dev_id != u32::MAX => Error::NoDevice(dev_id),
-                _ => Error::Command(what, error),
-            }),
-        }
+        let file = Arc::clone(&self.file);
+        let work = move || wait_for(&file, op, command, &mut data).map(|()| data);
+        let done = limited(self.limit, moved, work).ok_or(Error::NoAnswer(name, self.limit))?;
+        done.map_err(|error| match error.raw_os_error() {
+            Some(libc::EPERM) => Error::NoPermission(name),
+            Some(libc::ENODEV) if command.dev_id != u32::MAX => Error::NoDevice(command.dev_id),
+            _ => Error::Command(name, error),
+        })
     }
 
     /// The features that the kernel has.
@@ -169,7 +145,7 @@ impl Control {
     /// # Errors
     /// The kernel is too old to tell, or refuses.
     pub fn features(&self) -> Result<u64, Error> {
-        let answer = self.run(("GET_FEATURES", control::GET_FEATURES), u32::MAX, 0, vec![0; 8], 0);
+        let answer = self.run(control::GET_FEATURES, of_device(u32::MAX), vec![0; 8]);
         let answer = answer.map_err(|error| match error.errno() {
             Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOTTY) => Error::TooOld,
             _ => error,
@@ -183,12 +159,11 @@ impl Control {
     /// # Errors
     /// The kernel refuses.
     pub fn add(&self, info: &DeviceInfo) -> Result<DeviceInfo, Error> {
-        let answer = self.run(("ADD_DEV", control::ADD_DEV), info.dev_id, 0, info.to_bytes().to_vec(), 0);
+        let answer = self.run(control::ADD_DEV, of_device(info.dev_id), info.to_bytes().to_vec());
         let answer = answer.map_err(|error| match error.errno() {
-            Some(libc::EEXIST) => match self.info(info.dev_id) {
-                Ok(found) => Error::Exists(info.dev_id, found.state),
-                Err(_) => Error::Exists(info.dev_id, State::Live),
-            },
+            Some(libc::EEXIST) => {
+                Error::Exists(info.dev_id, self.info(info.dev_id).map_or(State::Live, |found| found.state))
+            }
             Some(libc::EACCES | libc::ENOSPC) => Error::TooManyDevices,
             _ => error,
         })?;
@@ -200,7 +175,7 @@ impl Control {
     /// # Errors
     /// The kernel refuses.
     pub fn set_parameters(&self, id: u32, parameters: &Parameters) -> Result<(), Error> {
-        self.run(("SET_PARAMS", control::SET_PARAMS), id, 0, parameters.to_bytes().to_vec(), 0).map(drop)
+        self.run(control::SET_PARAMS, of_device(id), parameters.to_bytes().to_vec()).map(drop)
     }
 
     /// What a block device is like.
@@ -210,7 +185,7 @@ impl Control {
     pub fn parameters(&self, id: u32) -> Result<Parameters, Error> {
         // The kernel looks for the length in what it is to fill.
         let memory = Parameters::default().to_bytes().to_vec();
-        let answer = self.run(("GET_PARAMS", control::GET_PARAMS), id, 0, memory, 0)?;
+        let answer = self.run(control::GET_PARAMS, of_device(id), memory)?;
         let bytes: &[u8; PARAMETERS_SIZE] = answer[..].try_into().expect("the memory is as long as it was");
         Ok(Parameters::from_bytes(bytes))
     }
@@ -221,9 +196,10 @@ impl Control {
     /// There is no such device, or the kernel refuses.
     pub fn info(&self, id: u32) -> Result<DeviceInfo, Error> {
         let mut memory = vec![0; PATH_SIZE + INFO_SIZE];
+        let command = ControlCommand { dev_path_len: PATH_SIZE as u16, ..of_device(id) };
         let path = character_path(id);
         memory[..path.len()].copy_from_slice(path.as_bytes());
-        let answer = self.run(("GET_DEV_INFO2", control::GET_DEV_INFO2), id, 0, memory, PATH_SIZE)?;
+        let answer = self.run(control::GET_DEV_INFO2, command, memory)?;
         Ok(info_of(&answer, PATH_SIZE))
     }
 
@@ -232,11 +208,9 @@ impl Control {
     /// # Errors
     /// The kernel refuses, or the queues have not fetched in time.
     pub fn start(&self, id: u32, is_recovered: bool) -> Result<(), Error> {
-        let op = match is_recovered {
-            false => ("START_DEV", control::START_DEV),
-            true => ("END_USER_RECOVERY", control::END_USER_RECOVERY),
-        };
-        self.run(op, id, std::process::id().into(), Vec::new(), 0).map(drop)
+        let op = if is_recovered { control::END_USER_RECOVERY } else { control::START_DEV };
+        let command = ControlCommand { data: std::process::id().into(), ..of_device(id) };
+        self.run(op, command, Vec::new()).map(drop)
     }
 
     /// Makes a block device that is in use so many sectors long.
@@ -244,7 +218,7 @@ impl Control {
     /// # Errors
     /// There is no such device, or the kernel refuses, as one without [`feature::UPDATE_SIZE`] does.
     pub fn update_size(&self, id: u32, sectors: u64) -> Result<(), Error> {
-        self.run(("UPDATE_SIZE", control::UPDATE_SIZE), id, sectors, Vec::new(), 0).map(drop)
+        self.run(control::UPDATE_SIZE, ControlCommand { data: sectors, ..of_device(id) }, Vec::new()).map(drop)
     }
 
     /// Takes over a device whose server is gone.
@@ -252,8 +226,8 @@ impl Control {
     /// # Errors
     /// The device has a server, or cannot be taken over.
     pub fn begin_recovery(&self, id: u32) -> Result<(), Error> {
-        let begun = self.run(("START_USER_RECOVERY", control::START_USER_RECOVERY), id, 0, Vec::new(), 0).map(drop);
-        begun.map_err(|error| match error.errno() {
+        let begun = self.run(control::START_USER_RECOVERY, of_device(id), Vec::new());
+        begun.map(drop).map_err(|error| match error.errno() {
             Some(libc::EBUSY) => Error::Served(id),
             _ => error,
         })
@@ -269,15 +243,13 @@ impl Control {
         let path = block_path(id);
         let work = move || {
             let flags = libc::O_EXCL | libc::O_CLOEXEC | libc::O_NONBLOCK;
-            let opened = OpenOptions::new().read(true).custom_flags(flags).open(&path);
-            (opened.and_then(|file| file.sync_all()), path)
+            OpenOptions::new().read(true).custom_flags(flags).open(path)?.sync_all()
         };
         match limited(self.limit, || nr_ended(id), work) {
             None => Err(Error::NoAnswer("writing what is in memory", self.limit)),
-            Some((Ok(()), _)) => Ok(()),
             // There is no block device, and nothing is left to write.
-            Some((Err(error), _)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Some((Err(error), path)) => Err(Error::Device(path, error)),
+            Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Some(written) => written.map_err(|error| Error::Device(block_path(id), error)),
         }
     }
 
@@ -292,7 +264,7 @@ impl Control {
     /// The same, by the device's server: the kernel first writes what it has in memory, through this very server. The
     /// limit counts from the last change of `moved`.
     pub(crate) fn stop_while(&self, id: u32, moved: impl Fn() -> u64) -> Result<(), Error> {
-        self.run_while(moved, ("STOP_DEV", control::STOP_DEV), id, 0, Vec::new(), 0).map(drop)
+        self.run_while(moved, control::STOP_DEV, of_device(id), Vec::new()).map(drop)
     }
 
     /// Removes a device, when no process has its character device open.
@@ -300,8 +272,13 @@ impl Control {
     /// # Errors
     /// There is no such device, or the kernel refuses, or a server does not close it in time.
     pub fn delete(&self, id: u32) -> Result<(), Error> {
-        self.run(("DEL_DEV", control::DEL_DEV), id, 0, Vec::new(), 0).map(drop)
+        self.run(control::DEL_DEV, of_device(id), Vec::new()).map(drop)
     }
+}
+
+/// A command for a device, without further numbers.
+fn of_device(dev_id: u32) -> ControlCommand {
+    ControlCommand { dev_id, ..ControlCommand::default() }
 }
 
 fn info_of(memory: &[u8], at: usize) -> DeviceInfo {

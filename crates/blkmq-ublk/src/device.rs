@@ -16,14 +16,13 @@ use crate::character::Character;
 use crate::control::{Control, block_path, character_path};
 use crate::descriptors::{Descriptors, page};
 use crate::error::Error;
-use crate::exit_policy::ExitPolicy;
 use crate::growth::{Growth, LOOK_EVERY};
 use crate::opening::{open, take_over};
 use crate::ownership::{is_ours, mark};
 use crate::pages::{self, Pages};
 use crate::parameters::{most_bytes, parameters};
 use crate::queue::{Link, Queue, Strings};
-use crate::threads::{Count, Ended};
+use crate::threads::{Ended, Threads};
 use crate::work::Work;
 
 /// How long the end of a device waits for its threads when no request moves any more.
@@ -104,12 +103,14 @@ impl Added {
             Some(id) => take_over(&control, id, &wished, &options.name, || pages::check(features, &limits))?,
             None => None,
         };
-        let told = |is_like: &Parameters| (features & feature::UPDATE_SIZE != 0).then_some(is_like.dev_sectors);
-        let is_read_only = |attrs| attrs & attribute::READ_ONLY != 0;
-        if let Some((info, old)) = recovered {
+        let open = |info, old: &Parameters| {
             // It may have been smaller when it was made, and a device that was made read-only stays so.
-            let known = (info, told(&old), is_read_only(old.attrs | wished.attrs));
-            return Self::opened(control, known, q, true);
+            let told = (features & feature::UPDATE_SIZE != 0).then_some(old.dev_sectors);
+            let is_read_only = (old.attrs | wished.attrs) & attribute::READ_ONLY != 0;
+            Self::opened(control.clone(), (info, told, is_read_only), q, recovered.is_some())
+        };
+        if let Some((info, old)) = &recovered {
+            return open(*info, old);
         }
         let recovery = feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE;
         if options.recover && features & recovery != recovery {
@@ -130,8 +131,7 @@ impl Added {
             ..DeviceInfo::default()
         })?;
         let made = control.set_parameters(info.dev_id, &wished);
-        let known = (info, told(&wished), is_read_only(wished.attrs));
-        made.and_then(|()| Self::opened(control.clone(), known, q, false)).inspect_err(|_| {
+        made.and_then(|()| open(info, &wished)).inspect_err(|_| {
             // The first error counts.
             let _ = control.delete(info.dev_id);
         })
@@ -175,11 +175,18 @@ impl Added {
     ) -> Result<Device, Error> {
         let Some(inner) = self.inner.take() else { unreachable!("it is taken here alone") };
         assert!(inner.q.same_queue(&engine.exports[export].queue), "a device stays in front of its queue");
-        let (engine, count) = (Arc::clone(engine), Count::new(Arc::new(ended) as Ended));
-        let (threads, strings) = (Vec::new(), Vec::new());
-        let mut device = Device { inner, engine, entry: None, threads, strings, count, growth: None, is_over: false };
+        let mut device = Device {
+            inner,
+            engine: Arc::clone(engine),
+            entry: None,
+            threads: Vec::new(),
+            strings: Vec::new(),
+            running: None,
+            growth: None,
+            is_over: false,
+        };
         let id = device.id();
-        let started = device.launch(std::mem::take(&mut self.maps), export);
+        let started = device.launch(std::mem::take(&mut self.maps), export, Box::new(ended));
         let started = started.and_then(|()| device.inner.control.start(id, self.is_recovered));
         match started.and_then(|()| device.watch_growth()) {
             Ok(()) => {
@@ -219,7 +226,7 @@ pub struct Device {
     /// Each ends with what this thread has to drop for it: see [`Queue::run`].
     threads: Vec<JoinHandle<Option<Link>>>,
     strings: Vec<Arc<Strings>>,
-    count: Arc<Count>,
+    running: Option<Threads>,
     growth: Option<Growth>,
     is_over: bool,
 }
@@ -244,7 +251,7 @@ impl Device {
         let is_read_only = *is_read_only || engine.exports[export].read_only;
         let make = |_| {
             let bell = Arc::new(EventFd::new()?);
-            Ok(Strings::new(bell, ExitPolicy::of(info)))
+            Ok(Strings::new(bell, info.has(feature::USER_RECOVERY)))
         };
         *strings = (0..info.nr_hw_queues).map(make).collect::<Result<_, _>>().map_err(Error::System)?;
         let bells = strings.iter().map(|strings| Arc::clone(&strings.bell)).collect();
@@ -255,7 +262,7 @@ impl Device {
             submitter.set_notify(Some(strings.bell.clone()));
             let session = Session::of_thread(engine, export, (entry, thread), bounds, submitter.nr_slots());
             let pages = || Arc::new(Pages::new(Arc::clone(file.number()), thread as u16)) as Arc<dyn PageSource>;
-            let pages = pages::are_used(info).then(pages);
+            let pages = info.has(feature::SUPPORT_ZERO_COPY).then(pages);
             let work = Work::new(session, (info.queue_depth, info.max_io_buf_bytes), pages, is_read_only)
                 .ok_or_else(|| Error::System(io::Error::from(io::ErrorKind::OutOfMemory)))?;
             Ok((work, submitter))
@@ -264,29 +271,27 @@ impl Device {
     }
 
     /// Starts the threads, and waits until each has fetched.
-    fn launch(&mut self, maps: Vec<Descriptors>, export: usize) -> Result<(), Error> {
+    fn launch(&mut self, maps: Vec<Descriptors>, export: usize, ended: Ended) -> Result<(), Error> {
         // The threads alone have it: the kernel removes a device only when its character device is closed.
         let Some(file) = self.inner.file.take() else { return Ok(()) };
         let ready = self.equip(&file, export)?;
         let (info, (tell, told)) = (self.inner.info, mpsc::channel());
         let nr = ready.len();
-        let places: Vec<_> = ready.iter().map(|_| self.count.place()).collect();
-        for ((((work, submitter), map), place), number) in ready.into_iter().zip(maps).zip(places).zip(0..) {
+        let (running, members) = Threads::new(nr, ended);
+        self.running = Some(running);
+        for ((((work, submitter), map), member), number) in ready.into_iter().zip(maps).zip(members).zip(0..) {
             let (tell, file) = (tell.clone(), Arc::clone(&file));
             let strings = Arc::clone(&self.strings[usize::from(number)]);
             let serve = move || {
                 // It is the last to be dropped: the character device is closed by then, or the next to be closed.
-                let place = place;
+                let member = member;
                 let begun = Queue::begin((file, map), (&info, number), strings, work, submitter);
-                let (told, queue) = match begun {
-                    Ok(queue) => (Ok(()), Some(queue)),
-                    Err(error) => (Err(error), None),
-                };
+                let (queue, told) = begun.map_or_else(|error| (None, Err(error)), |queue| (Some(queue), Ok(())));
                 let _ = tell.send(told);
                 // The device hears so of a thread that panics before it tells anything.
                 drop(tell);
                 let (result, link) = queue.map_or((Ok(()), None), Queue::run);
-                place.end(result);
+                member.end(result);
                 link
             };
             let name = format!("ublk{} {number}", info.dev_id);
@@ -323,21 +328,20 @@ impl Device {
 
     /// Waits for the threads while requests move. Those that the device behind them keeps are left behind.
     fn wait(&mut self) -> Result<(), Error> {
-        let is_over = self.count.wait(GRACE, || self.nr_moves());
         let threads = std::mem::take(&mut self.threads);
+        let wait = |limit| self.running.as_ref().is_none_or(|running| running.wait(limit, || self.nr_moves()));
+        let is_over = wait(GRACE);
         if !is_over {
             // The kernel fails or keeps the requests then, and no longer waits for them.
             self.abandoner().abandon();
-            if self.count.wait(SHUTDOWN_TIMEOUT, || self.nr_moves()) {
-                threads.into_iter().for_each(|thread| drop(thread.join()));
-            } else {
-                // A thread whose value is dropped would drop its link itself.
-                std::mem::forget(threads);
-            }
-            return Err(Error::Stuck(self.id(), GRACE));
         }
-        threads.into_iter().for_each(|thread| drop(thread.join()));
-        Ok(())
+        if is_over || wait(SHUTDOWN_TIMEOUT) {
+            threads.into_iter().for_each(|thread| drop(thread.join()));
+        } else {
+            // A thread whose value is dropped would drop its link itself.
+            std::mem::forget(threads);
+        }
+        if is_over { Ok(()) } else { Err(Error::Stuck(self.id(), GRACE)) }
     }
 
     /// Ends the threads although the kernel has their tags, which it then takes as those of a server that is gone.
@@ -374,13 +378,13 @@ impl Device {
     /// Whether the block device outlives its server.
     #[must_use]
     pub fn is_recoverable(&self) -> bool {
-        ExitPolicy::of(&self.inner.info) == ExitPolicy::Stays
+        self.inner.info.has(feature::USER_RECOVERY)
     }
 
     /// Whether the data of requests stays where the kernel has it.
     #[must_use]
     pub fn is_zero_copy(&self) -> bool {
-        pages::are_used(&self.inner.info)
+        self.inner.info.has(feature::SUPPORT_ZERO_COPY)
     }
 
     /// Removes the block device: its requests are done, what the kernel has in memory for it is written, and then it is
@@ -401,15 +405,12 @@ impl Device {
         self.part()
     }
 
-    /// What the device's exit policy says.
+    /// Gives the device up if it outlives its server, and removes it otherwise.
     fn part(&mut self) -> Result<(), Error> {
-        match ExitPolicy::of(&self.inner.info) {
-            ExitPolicy::Stays if self.is_over => Ok(()),
-            ExitPolicy::Stays => {
-                self.is_over = true;
-                self.give_up()
-            }
-            ExitPolicy::Goes => self.remove(),
+        match self.is_recoverable() {
+            true if std::mem::replace(&mut self.is_over, true) => Ok(()),
+            true => self.give_up(),
+            false => self.remove(),
         }
     }
 
@@ -455,12 +456,12 @@ impl Device {
     /// Gives the number back. The kernel does that only when the character device is closed, which threads that were
     /// left have done too.
     fn delete(&self) -> Result<(), Error> {
-        match self.is_there()? {
-            true => match self.inner.control.delete(self.id()) {
-                Err(Error::NoDevice(_)) => Ok(()),
-                ended => ended,
-            },
-            false => Ok(()),
+        if !self.is_there()? {
+            return Ok(());
+        }
+        match self.inner.control.delete(self.id()) {
+            Err(Error::NoDevice(_)) => Ok(()),
+            ended => ended,
         }
     }
 }

@@ -48,33 +48,21 @@ impl Exchange {
     }
 
     /// Takes what the kernel has said off the ring. Calls `arrive` with each tag that has a request. Returns whether
-    /// there was a request, or tags came back for good.
-    pub(crate) fn take(&mut self, ring: &mut Ring, mut arrive: impl FnMut(u16)) -> io::Result<bool> {
+    /// there was a request, or tags came back for good. At an end no error is one any more: the kernel takes nothing
+    /// for the tag then.
+    pub(crate) fn take(&mut self, ring: &mut Ring, is_end: bool, mut arrive: impl FnMut(u16)) -> io::Result<bool> {
         let (nr_tags, mut has_any) = (&mut self.nr_tags, false);
         ring.take(|entry| {
             has_any = true;
             match entry.result() {
                 0 => arrive(entry.user_data() as u16),
                 // The device is stopped, or its server is given up.
-                error if error == -libc::ENODEV => *nr_tags -= 1,
+                error if is_end || error == -libc::ENODEV => *nr_tags -= 1,
                 error => return Err(io::Error::from_raw_os_error(-error)),
             }
             Ok(())
         })?;
         Ok(has_any)
-    }
-
-    /// The same at an end, where no error is one any more: the kernel takes nothing for the tag then.
-    pub(crate) fn take_last(&mut self, ring: &mut Ring, mut arrive: impl FnMut(u16)) -> io::Result<()> {
-        let nr_tags = &mut self.nr_tags;
-        ring.take(|entry| {
-            match entry.result() {
-                0 => arrive(entry.user_data() as u16),
-                // The device is stopped, or takes nothing for this tag any more.
-                _ => *nr_tags -= 1,
-            }
-            Ok(())
-        })
     }
 
     /// Whether no request comes any more: the kernel has given back all tags for good.

@@ -37,7 +37,6 @@ mod descriptors;
 mod device;
 mod error;
 mod exchange;
-mod exit_policy;
 mod growth;
 mod opening;
 mod ownership;

@@ -8,7 +8,6 @@ use crate::abi::{DeviceInfo, Parameters, State, feature};
 use crate::control::{Control, character_path};
 use crate::error::Error;
 use crate::ownership::foreign;
-use crate::pages;
 use crate::parameters::difference;
 
 /// How long a device that is to be taken over may take to notice that its server is gone. If every tag is with the
@@ -53,7 +52,7 @@ pub(crate) fn take_over(
             Err(Error::NoDevice(_)) => return Ok(None),
             info => info?,
         };
-        if info.flags & feature::USER_RECOVERY == 0 {
+        if !info.has(feature::USER_RECOVERY) {
             return Err(Error::NoRecovery(id));
         }
         if info.state == State::Dead {
@@ -64,7 +63,7 @@ pub(crate) fn take_over(
         if let Some(what) = difference(&old, wished).or_else(|| foreign(&info, &old, name)) {
             return Err(Error::Differs(id, what));
         }
-        if pages::are_used(&info) {
+        if info.has(feature::SUPPORT_ZERO_COPY) {
             zero_copy()?;
         }
         let begun = match info.state {

@@ -34,7 +34,7 @@ pub(crate) fn foreign(info: &DeviceInfo, parameters: &Parameters, name: &str) ->
         let names = names.collect::<Vec<_>>().join(", ");
         return Some(format!("another program made it, with features that are not served here: {names}"));
     }
-    if info.flags & feature::USER_RECOVERY_REISSUE == 0 {
+    if !info.has(feature::USER_RECOVERY_REISSUE) {
         return Some(
             "another program made it, so that requests which wait are not given to the next server".to_owned(),
         );

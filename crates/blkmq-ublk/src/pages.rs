@@ -7,7 +7,7 @@ use blkmq::driver::Command;
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::pages::PageSource;
 
-use crate::abi::{DeviceInfo, IoCommand, feature, io as command};
+use crate::abi::{IoCommand, feature, io as command};
 use crate::character::Number;
 use crate::error::Error;
 
@@ -27,11 +27,6 @@ pub(crate) fn check(features: u64, limits: &Limits) -> Result<(), Error> {
         align if align > SECTOR_SIZE as u32 => Err(Error::PagesAlign(align)),
         _ => Ok(()),
     }
-}
-
-/// Whether the data of a device's requests stays where the kernel has it.
-pub(crate) const fn are_used(info: &DeviceInfo) -> bool {
-    info.flags & feature::SUPPORT_ZERO_COPY != 0
 }
 
 /// Where the pages of a queue's requests come from, whose names are the tags.

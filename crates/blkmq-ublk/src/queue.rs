@@ -18,7 +18,6 @@ use crate::abi::DeviceInfo;
 use crate::character::Character;
 use crate::descriptors::Descriptors;
 use crate::exchange::Exchange;
-use crate::exit_policy::ExitPolicy;
 use crate::ring::Ring;
 use crate::work::Work;
 
@@ -31,7 +30,9 @@ const QUIET: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Strings {
     pub(crate) bell: Arc<EventFd>,
-    exit_policy: ExitPolicy,
+    /// The block device waits for the next server when this one ends. Requests that wait are not to fail, so nothing is
+    /// stopped.
+    outlives_server: bool,
     /// The thread is to end although the kernel has its tags.
     pub(crate) is_given_up: AtomicBool,
     /// The thread is to end although the device has requests of it too.
@@ -41,9 +42,9 @@ pub(crate) struct Strings {
 }
 
 impl Strings {
-    pub(crate) fn new(bell: Arc<EventFd>, exit_policy: ExitPolicy) -> Arc<Self> {
+    pub(crate) fn new(bell: Arc<EventFd>, outlives_server: bool) -> Arc<Self> {
         let [is_given_up, is_abandoned] = [false; 2].map(AtomicBool::new);
-        Arc::new(Self { bell, exit_policy, is_given_up, is_abandoned, nr_moves: AtomicU64::new(0) })
+        Arc::new(Self { bell, outlives_server, is_given_up, is_abandoned, nr_moves: AtomicU64::new(0) })
     }
 
     /// Ends the thread when the device has given its requests back, although the kernel has its tags.
@@ -146,22 +147,17 @@ impl Queue {
             }
             // The look comes behind the bell's end: the bell may have been rung for this.
             if (!self.served.has_kernel_tags || self.is_given_up()) && self.served.work.is_idle() {
-                return match self.strings.exit_policy {
-                    // The last results: without them the kernel takes their requests for lost, and gives them out
-                    // again.
-                    ExitPolicy::Stays => self.enter_all(),
-                    ExitPolicy::Goes => self.fail(),
-                };
+                // The last results: without them the kernel takes their requests for lost, and gives them out again.
+                return if self.strings.outlives_server { self.enter_all() } else { self.fail() };
             }
             // As above, behind the bell's end.
             if self.is_abandoned() {
-                match self.strings.exit_policy {
+                if self.strings.outlives_server {
                     // The results that are there, as above.
-                    ExitPolicy::Stays => self.enter_all()?,
-                    ExitPolicy::Goes => {
-                        self.left.extend(self.served.work.working());
-                        self.fail()?;
-                    }
+                    self.enter_all()?;
+                } else {
+                    self.left.extend(self.served.work.working());
+                    self.fail()?;
                 }
                 return Err(io::Error::other("it was left with requests on their way"));
             }
@@ -203,7 +199,7 @@ impl Queue {
                 exchange.tell(ring, tag, -libc::EIO, addr)?;
             }
             ring.enter(1, Some(QUIET))?;
-            exchange.take_last(ring, |tag| left.push(tag))?;
+            exchange.take(ring, true, |tag| left.push(tag))?;
             if !left.is_empty() {
                 strings.nr_moves.fetch_add(1, Ordering::Relaxed);
                 last = Instant::now();
@@ -235,17 +231,14 @@ impl Queue {
         let Self { link: Link { ring, exchange, descriptors }, served, left, idle, .. } = self;
         let Served { submitter, work, .. } = served;
         let mut has_any = false;
-        let taken = exchange.take(ring, |tag| {
+        let taken = exchange.take(ring, false, |tag| {
             if !has_any {
                 // This comes before the work for the device, which takes time.
                 idle.arrive();
                 work.set_now(submitter.queue().clock().now());
             }
             has_any = true;
-            match is_given_up {
-                true => left.push(tag),
-                false => work.arrive(tag, &descriptors.get(tag)),
-            }
+            if is_given_up { left.push(tag) } else { work.arrive(tag, &descriptors.get(tag)) }
         });
         served.has_kernel_tags = !exchange.is_over();
         taken
