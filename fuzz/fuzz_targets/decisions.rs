@@ -5,12 +5,12 @@
 //! of the last part are `TIME ACTION PID SECTOR NR_SECTORS KIND`, as in `100 I 603 0 8 R`; others are left out there.
 #![no_main]
 
+#[macro_use]
 mod reach;
 
 use blkmq_workbench::blktrace::{Action, Category, Event};
 use blkmq_workbench::order::{self, Decision, Decisions, Groups, Insertions, Line, Processes, Replayed};
 use blkmq_workbench::{Settings, TextError};
-use libfuzzer_sys::fuzz_target;
 use reach::Reached;
 
 fn event(sequence: u32, line: &str) -> Option<Event> {
@@ -111,9 +111,4 @@ fn run(text: &str, reached: &mut Reached) {
 const LEAST: [(&str, u64); 5] =
     [("requests chosen", 250), ("expired", 6), ("followed", 10), ("processes", 16), ("refused", 14)];
 
-fuzz_target!(
-    init: reach::seeds("decisions", &LEAST, |bytes, reached| {
-        run(std::str::from_utf8(bytes).expect("these seeds are text"), reached);
-    }),
-    |text: &str| run(text, &mut Reached::default())
-);
+target!("decisions", run, LEAST, &str);

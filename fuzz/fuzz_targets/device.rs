@@ -2,6 +2,7 @@
 //! completes everything that it is asked for, and uses only its own memory.
 #![no_main]
 
+#[macro_use]
 mod reach;
 
 use std::io::{Read, Write};
@@ -13,7 +14,6 @@ use std::thread;
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Bio, Buffer, Client, RequestQueue};
 use blkmq_nbd::{Greeting, Info, SIMPLE_REPLY_MAGIC, handshake, option_replies, option_reply, options, transmission};
-use libfuzzer_sys::fuzz_target;
 use reach::Reached;
 
 /// A server that says the same words to each client, and after that only listens.
@@ -99,11 +99,10 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     assert_eq!(answered, asked);
 }
 
-fuzz_target!(
-    init: reach::seeds("device", &[("opened", 8), ("not opened", 3), ("operations done", 3)], run),
-    |bytes: &[u8]| {
-        // Its threads stay.
-        server();
-        reach::alone(|| run(bytes, &mut Reached::default()));
-    }
-);
+fn run_alone(bytes: &[u8], reached: &mut Reached) {
+    // Its threads stay.
+    server();
+    reach::alone(|| run(bytes, reached));
+}
+
+target!("device", run_alone, [("opened", 8), ("not opened", 3), ("operations done", 3)], &[u8]);

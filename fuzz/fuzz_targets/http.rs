@@ -2,11 +2,11 @@
 //! does not depend on the pieces in which the bytes come.
 #![no_main]
 
+#[macro_use]
 mod reach;
 
 use std::io::Read;
 
-use libfuzzer_sys::fuzz_target;
 use reach::Reached;
 
 /// The program has no library, so its file is compiled here once more.
@@ -63,7 +63,4 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     }
 }
 
-fuzz_target!(
-    init: reach::seeds("http", &[("requests", 6), ("with a body", 2), ("refused", 5)], run),
-    |bytes: &[u8]| run(bytes, &mut Reached::default())
-);
+target!("http", run, [("requests", 6), ("with a body", 2), ("refused", 5)], &[u8]);

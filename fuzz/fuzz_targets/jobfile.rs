@@ -1,11 +1,11 @@
 //! Any text is refused in one line, or read into jobs that keep what their fields promise.
 #![no_main]
 
+#[macro_use]
 mod reach;
 
 use blkmq_workbench::job::{BlockSize, Direction, Distribution, Order};
 use blkmq_workbench::{Job, JobFile, Mode, Surroundings};
-use libfuzzer_sys::fuzz_target;
 use reach::Reached;
 
 /// A machine that has one variable and one file, which includes itself.
@@ -80,9 +80,4 @@ fn run(text: &str, reached: &mut Reached) {
     }
 }
 
-fuzz_target!(
-    init: reach::seeds("jobfile", &[("jobs", 10), ("refused", 2), ("warnings", 2)], |bytes, reached| {
-        run(std::str::from_utf8(bytes).expect("these seeds are text"), reached);
-    }),
-    |text: &str| run(text, &mut Reached::default())
-);
+target!("jobfile", run, [("jobs", 10), ("refused", 2), ("warnings", 2)], &str);

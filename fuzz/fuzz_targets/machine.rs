@@ -2,10 +2,10 @@
 //! the model can run with them.
 #![no_main]
 
+#[macro_use]
 mod reach;
 
-use blkmq_simulate::{Machine, Profile};
-use libfuzzer_sys::fuzz_target;
+use blkmq_simulate::Machine;
 use reach::Reached;
 
 /// The longest distance, in picoseconds.
@@ -42,20 +42,6 @@ fn run(text: &str, reached: &mut Reached) {
             }
         }
     }
-    if let Ok(profile) = Profile::parse(text) {
-        let (low, high) = profile.band().expect("a profile that is read has distances or bounds");
-        for cpu in 1..profile.nr_cpus() {
-            assert!(low.between(0, cpu) <= high.between(0, cpu), "CPU {cpu}");
-        }
-    }
 }
 
-/// What the seeds reach at least.
-const LEAST: &[(&str, u64)] = &[("profiles", 4), ("matrices", 2), ("bounds", 1), ("refused", 14)];
-
-fuzz_target!(
-    init: reach::seeds("machine", LEAST, |bytes, reached| {
-        run(std::str::from_utf8(bytes).expect("these seeds are text"), reached);
-    }),
-    |text: &str| run(text, &mut Reached::default())
-);
+target!("machine", run, [("profiles", 4), ("matrices", 2), ("bounds", 1), ("refused", 14)], &str);

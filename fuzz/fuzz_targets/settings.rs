@@ -1,10 +1,10 @@
 //! Any text is refused or applied as the settings of a recording, as a changed setting, and as classes.
 #![no_main]
 
+#[macro_use]
 mod reach;
 
 use blkmq_workbench::{Classes, Settings, order};
-use libfuzzer_sys::fuzz_target;
 use reach::Reached;
 
 fn run(text: &str, reached: &mut Reached) {
@@ -19,9 +19,4 @@ fn run(text: &str, reached: &mut Reached) {
     }
 }
 
-fuzz_target!(
-    init: reach::seeds("settings", &[("classes", 2), ("settings", 4), ("replays", 3)], |bytes, reached| {
-        run(std::str::from_utf8(bytes).expect("these seeds are text"), reached);
-    }),
-    |text: &str| run(text, &mut Reached::default())
-);
+target!("settings", run, [("classes", 2), ("settings", 4), ("replays", 3)], &str);

@@ -2,6 +2,7 @@
 //! refusal of a knob's value. And played through a queue each operation is done or refused.
 #![no_main]
 
+#[macro_use]
 mod reach;
 
 use std::sync::atomic::AtomicBool;
@@ -11,7 +12,6 @@ use blkmq::{Clock, RequestQueue, VirtualClock};
 use blkmq_workbench::blktrace::{self, Action};
 use blkmq_workbench::order::Finding;
 use blkmq_workbench::{Classes, Load, Settings, Speed, order, play};
-use libfuzzer_sys::fuzz_target;
 use reach::Reached;
 
 fn run(bytes: &[u8], reached: &mut Reached) {
@@ -49,7 +49,4 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     reached.add("operations completed", outcome.completed as usize);
 }
 
-fuzz_target!(
-    init: reach::seeds("trace", &[("events", 50), ("choices", 10), ("operations completed", 10)], run),
-    |bytes: &[u8]| run(bytes, &mut Reached::default())
-);
+target!("trace", run, [("events", 50), ("choices", 10), ("operations completed", 10)], &[u8]);

@@ -2,6 +2,7 @@
 //! was agreed on. Then the server ends, and nothing is left.
 #![no_main]
 
+#[macro_use]
 mod reach;
 
 use std::collections::HashMap;
@@ -17,7 +18,6 @@ use blkmq_export::nbd::{
     Chunk, Inquiry, OptionReply, Request, SimpleReply, chunks, commands, handshake, option, option_replies, options,
 };
 use blkmq_export::{Export, Server};
-use libfuzzer_sys::fuzz_target;
 use reach::Reached;
 
 /// Bytes of the export.
@@ -138,11 +138,10 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     }
 }
 
-fuzz_target!(
-    init: reach::seeds("transmission", &[("replies", 100), ("errors", 40), ("requests answered", 150)], run),
-    |bytes: &[u8]| {
-        // Its threads stay.
-        server();
-        reach::alone(|| run(bytes, &mut Reached::default()));
-    }
-);
+fn run_alone(bytes: &[u8], reached: &mut Reached) {
+    // Its threads stay.
+    server();
+    reach::alone(|| run(bytes, reached));
+}
+
+target!("transmission", run_alone, [("replies", 100), ("errors", 40), ("requests answered", 150)], &[u8]);

@@ -3,6 +3,7 @@
 #![no_main]
 
 mod mover;
+#[macro_use]
 mod reach;
 
 use std::collections::BTreeMap;
@@ -15,7 +16,6 @@ use blkmq::{RequestQueue, Submitter};
 use blkmq_engine::{Bounds, Engine, Export, FrontEnd, Journal, Level, Session, least_memory};
 use blkmq_ublk::abi::{DESCRIPTOR_SIZE, Descriptor, op};
 use blkmq_ublk::work::Work;
-use libfuzzer_sys::fuzz_target;
 use mover::{Kernel, Mover};
 use reach::Reached;
 
@@ -165,10 +165,7 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     engine.clients.leave(entry.number);
 }
 
-fuzz_target!(
-    init: {
-        let least = [("done", 10), ("errors", 12), ("bytes read", 8192), ("by pages", 4), ("together", 8), ("tags that are not", 1)];
-        reach::seeds("ublk_descriptors", &least, run);
-    },
-    |bytes: &[u8]| run(bytes, &mut Reached::default())
-);
+const LEAST: [(&str, u64); 6] =
+    [("done", 10), ("errors", 12), ("bytes read", 8192), ("by pages", 4), ("together", 8), ("tags that are not", 1)];
+
+target!("ublk_descriptors", run, LEAST, &[u8]);

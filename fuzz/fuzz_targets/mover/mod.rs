@@ -1,10 +1,9 @@
 //! A device and the pages of the kernel, for block devices with zero copy: what the device moves is in no memory that
 //! the server has.
 
-use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use blkmq::driver::{Batch, Command, Done, Driver, NextEvent, Topology};
+use blkmq::driver::{Batch, Command, Driver, NextEvent, Topology};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::pages::PageSource;
 use blkmq::{Limits, Op, Status, Time};
@@ -98,13 +97,7 @@ impl Driver for Mover {
         }
     }
 
-    fn poll(&self, _hctx: u16, _done: &mut Done<'_>, _now: Time) {}
-
     fn next_event(&self, _hctx: u16) -> NextEvent {
         NextEvent::Never
-    }
-
-    fn show(&self, _out: &mut dyn fmt::Write) -> fmt::Result {
-        Ok(())
     }
 }

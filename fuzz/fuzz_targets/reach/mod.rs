@@ -5,6 +5,34 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+/// Defines a target by its name, the function that runs an input, what its seeds reach at least, and the type of its
+/// inputs.
+macro_rules! target {
+    ($name:literal, $run:ident, $least:expr, $($input:tt)+) => {
+        libfuzzer_sys::fuzz_target!(
+            init: reach::seeds($name, &$least, |bytes, reached| $run(reach::Input::of(bytes), reached)),
+            |input: $($input)+| $run(input, &mut reach::Reached::default())
+        );
+    };
+}
+
+/// What the fuzzer makes of bytes.
+pub trait Input<'a> {
+    fn of(bytes: &'a [u8]) -> Self;
+}
+
+impl<'a> Input<'a> for &'a [u8] {
+    fn of(bytes: &'a [u8]) -> Self {
+        bytes
+    }
+}
+
+impl<'a> Input<'a> for &'a str {
+    fn of(bytes: &'a [u8]) -> Self {
+        std::str::from_utf8(bytes).expect("these seeds are text")
+    }
+}
+
 /// How often the inputs of a target reached the places that matter.
 #[derive(Debug, Default)]
 pub struct Reached(BTreeMap<&'static str, u64>);
