@@ -11,15 +11,9 @@ pub(crate) fn run(args: &CheckArgs) -> Result<()> {
     if disk.capacity < RANGE as u64 {
         return Err(format!("the device has {} bytes, and the check needs {RANGE}", disk.capacity).into());
     }
-    let mut expected = vec![0; RANGE];
-    for (place, byte) in expected.iter_mut().enumerate() {
-        *byte = (place / 512 * 7 + place % 251) as u8;
-    }
+    let mut expected: Vec<u8> = (0..RANGE).map(|place| (place / 512 * 7 + place % 251) as u8).collect();
     // Pieces of all lengths, in turns through the queues.
-    queues[0].bytes(0, RANGE).copy_from_slice(&expected);
-    for queue in &mut queues[1..] {
-        queue.bytes(0, RANGE).copy_from_slice(&expected);
-    }
+    queues.iter_mut().for_each(|queue| queue.bytes(0, RANGE).copy_from_slice(&expected));
     let nr_queues = queues.len();
     let (mut start, mut len) = (0, 512);
     let mut turn = 0;

@@ -75,14 +75,14 @@ impl Queue {
         unsafe { self.memory.as_ptr().add(offset) }
     }
 
-    pub(crate) fn read(&mut self, sector_byte: u64, offset: usize, len: usize, id: usize) {
+    pub(crate) fn read(&mut self, start: u64, offset: usize, len: usize, id: usize) {
         let memory = self.at(offset, len);
-        self.queue.read(sector_byte, memory, len, id, blkio::ReqFlags::empty());
+        self.queue.read(start, memory, len, id, blkio::ReqFlags::empty());
     }
 
-    pub(crate) fn write(&mut self, sector_byte: u64, offset: usize, len: usize, id: usize) {
+    pub(crate) fn write(&mut self, start: u64, offset: usize, len: usize, id: usize) {
         let memory = self.at(offset, len);
-        self.queue.write(sector_byte, memory, len, id, blkio::ReqFlags::empty());
+        self.queue.write(start, memory, len, id, blkio::ReqFlags::empty());
     }
 
     pub(crate) fn flush(&mut self) -> Result<i32> {

@@ -9,42 +9,10 @@ use std::time::{Duration, Instant};
 use crate::disk::{Disk, Queue};
 use crate::{LoadArgs, Result};
 
-/// A small generator of numbers that look random: SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
-/// generators, 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
-}
-
-/// When to end: at this time, or when somebody says so.
-#[derive(Clone)]
-struct End {
-    latest: Instant,
-    is_told: Arc<AtomicBool>,
-}
-
-impl End {
-    fn has_come(&self) -> bool {
-        // Relaxed: the word orders nothing.
-        self.is_told.load(Ordering::Relaxed) || Instant::now() >= self.latest
-    }
-
-    /// Ends, too, when standard input ends.
-    fn watch_input(&self) {
-        let is_told = Arc::clone(&self.is_told);
-        thread::spawn(move || {
-            // An input that cannot be read has ended as well.
-            let _ = copy(&mut stdin(), &mut sink());
-            is_told.store(true, Ordering::Relaxed);
-        });
-    }
+/// The next number of a sequence that looks random: the upper half of a linear congruential generator (Knuth, MMIX).
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 32
 }
 
 pub(crate) fn run(args: &LoadArgs) -> Result<()> {
@@ -54,19 +22,29 @@ pub(crate) fn run(args: &LoadArgs) -> Result<()> {
     if blocks == 0 {
         return Err("the device is smaller than one request".into());
     }
-    let limit = Duration::from_secs_f64(args.seconds);
-    let start = Instant::now();
-    let end = End { latest: start + limit, is_told: Arc::default() };
+    let (start, is_over) = (Instant::now(), Arc::new(AtomicBool::new(false)));
+    // Relaxed, here and where it is read: the word orders nothing.
+    let end = |is_over: &AtomicBool| is_over.store(true, Ordering::Relaxed);
+    let (limit, over) = (Duration::from_secs_f64(args.seconds), Arc::clone(&is_over));
+    thread::spawn(move || {
+        thread::sleep(limit);
+        end(&over);
+    });
     if args.until_eof {
-        end.watch_input();
+        let over = Arc::clone(&is_over);
+        thread::spawn(move || {
+            // An input that cannot be read has ended as well.
+            let _ = copy(&mut stdin(), &mut sink());
+            end(&over);
+        });
     }
     let threads: Vec<_> = queues
         .into_iter()
         .zip(1..)
         .map(|(mut queue, seed)| {
-            let (depth, block, write, end) = (args.depth, args.block, args.write, end.clone());
+            let (depth, block, write, is_over) = (args.depth, args.block, args.write, Arc::clone(&is_over));
             thread::spawn(move || {
-                let count = drive(&mut queue, depth, block, write, blocks, Random(seed), &end);
+                let count = drive(&mut queue, depth, block, write, blocks, seed, &is_over);
                 (count.map_err(|error| error.to_string()), queue)
             })
         })
@@ -82,16 +60,14 @@ pub(crate) fn run(args: &LoadArgs) -> Result<()> {
     }
     let seconds = start.elapsed().as_secs_f64();
     disk.close(queues);
-    match failure {
-        Some(error) => Err(error.into()),
-        None => {
-            println!("{:.0}", count as f64 / seconds);
-            Ok(())
-        }
+    if let Some(error) = failure {
+        return Err(error.into());
     }
+    println!("{:.0}", count as f64 / seconds);
+    Ok(())
 }
 
-/// Keeps `depth` requests outstanding until the time has come, and waits for the last of them. Returns how many were
+/// Keeps `depth` requests outstanding until it is over, and waits for the last of them. Returns how many were
 /// done.
 fn drive(
     queue: &mut Queue,
@@ -99,15 +75,15 @@ fn drive(
     block: usize,
     write: bool,
     blocks: u64,
-    mut random: Random,
-    end: &End,
+    mut random: u64,
+    is_over: &AtomicBool,
 ) -> Result<u64> {
     let start = |queue: &mut Queue, id: usize, place: u64| {
         let byte = place % blocks * block as u64;
         if write { queue.write(byte, id * block, block, id) } else { queue.read(byte, id * block, block, id) }
     };
     for id in 0..depth {
-        start(queue, id, random.next());
+        start(queue, id, next(&mut random));
     }
     let (mut count, mut outstanding) = (0_u64, depth);
     let mut over = Vec::with_capacity(128);
@@ -122,10 +98,10 @@ fn drive(
         }
         outstanding -= over.len();
         count += over.len() as u64;
-        let goes_on = !end.has_come();
+        let goes_on = !is_over.load(Ordering::Relaxed);
         for id in over.drain(..) {
             if goes_on {
-                start(queue, id, random.next());
+                start(queue, id, next(&mut random));
                 outstanding += 1;
             }
         }
