@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use blkmq::{
-    Bio, Buffers, Client, Clock, IoPriority, Op, QueueCounters, QueueError, RejectReason, Rejected, RequestQueue, Status,
-    Submitter, Time,
+    Bio, Buffers, Client, Clock, IoPriority, Op, QueueCounters, QueueError, RejectReason, Rejected, RequestQueue,
+    Status, Submitter, Time,
 };
 
 use crate::buffers::BufferPool;

@@ -1,7 +1,6 @@
 //! Reports when the health of a served device changes.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -73,6 +72,8 @@ mod tests {
 
     use blkmq::driver::{Batch, Driver, Topology};
     use blkmq::{Limits, Status, Time};
+
+    use std::sync::Arc;
 
     use super::*;
 
