@@ -104,7 +104,7 @@ struct Queue {
     /// The software queues whose list of this kind has something.
     busy: CtxSet,
     /// Something waited here at the last look, and there was no token.
-    lacks_token: bool,
+    needs_token: bool,
 }
 
 /// What one software queue brought and no token let in yet, by [`SchedDomain::index`], each in order of arrival.
@@ -161,7 +161,7 @@ impl Kyber {
     /// Takes a token of this kind, if one of its requests waits.
     fn take_token(&mut self, of: SchedDomain, waits: bool, context: &mut dyn DispatchContext) -> bool {
         let is_taken = waits && context.take_token(of);
-        *changes(&mut self.queues[of.index()].lacks_token) = waits && !is_taken;
+        *changes(&mut self.queues[of.index()].needs_token) = waits && !is_taken;
         is_taken
     }
 
@@ -324,7 +324,7 @@ impl Scheduler for Kyber {
                     show_request(out, request)?;
                 }
             }
-            writeln!(out, "{name}_waiting: {}", u8::from(queue.lacks_token))?;
+            writeln!(out, "{name}_waiting: {}", u8::from(queue.needs_token))?;
         }
         writeln!(out, "dispatch:")?;
         for (_, request) in self.at_head.iter(&self.requests) {

@@ -13,13 +13,13 @@
 //! in the future. A start lies in the future only when an expiry knob has been lowered, or when threads read the clock
 //! in another order than they insert. Here such a request goes out: holding it would stall an idle device.
 
+mod fast;
 mod level;
 mod merge;
 mod replay;
 mod show;
 #[cfg(test)]
 mod tests;
-mod through;
 mod tunables;
 
 use core::fmt;

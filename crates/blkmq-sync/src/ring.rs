@@ -239,9 +239,9 @@ mod tests {
 
     #[test]
     fn news_are_told_once() {
-        let news = PendingEvents::default();
-        assert_eq!(news.take(), 0);
-        [3, 67, 64].into_iter().for_each(|ring| news.tell(ring));
-        assert_eq!((news.take(), news.take()), (0b1001, 0));
+        let pending = PendingEvents::default();
+        assert_eq!(pending.take(), 0);
+        [3, 67, 64].into_iter().for_each(|ring| pending.tell(ring));
+        assert_eq!((pending.take(), pending.take()), (0b1001, 0));
     }
 }

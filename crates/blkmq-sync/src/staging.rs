@@ -181,11 +181,15 @@ impl Staging {
                 return false;
             }
             link_of(first).store(newest(seen), Ordering::Relaxed);
-            let left = seen & !NOTHING | u64::from(last);
+            let published = seen & !NOTHING | u64::from(last);
             // Release publishes the slots and their links to the Acquire of the thread that takes them. Later changes
             // of the word are read-modify-writes too, so they continue the release sequence.
-            match self.0.compare_exchange_weak(seen, left, order("staging.leave", Ordering::Release), Ordering::Relaxed)
-            {
+            match self.0.compare_exchange_weak(
+                seen,
+                published,
+                order("staging.leave", Ordering::Release),
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return true,
                 Err(now) => seen = now,
             }
@@ -197,10 +201,10 @@ impl Staging {
     /// `give_up`, which ends with [`give_up`](Self::give_up) or [`give_up_and_look`](Self::give_up_and_look).
     #[inline]
     #[must_use]
-    pub fn serve(&self, left: Chain, mut round: impl FnMut(Chain) -> Round, give_up: impl FnOnce(&Self)) -> bool {
-        let mut left = left;
+    pub fn serve(&self, published: Chain, mut round: impl FnMut(Chain) -> Round, give_up: impl FnOnce(&Self)) -> bool {
+        let mut published = published;
         loop {
-            let Round { has_more, is_last } = round(left);
+            let Round { has_more, is_last } = round(published);
             if !has_more && self.let_go() {
                 return true;
             }
@@ -208,7 +212,7 @@ impl Staging {
                 give_up(self);
                 return false;
             }
-            left = self.take();
+            published = self.take();
         }
     }
 
@@ -216,13 +220,13 @@ impl Staging {
     /// sees as it is now.
     #[inline]
     pub fn take(&self) -> Chain {
-        let left = self.0.swap(HELD | NOTHING, Ordering::Relaxed);
-        debug_assert!(left & HELD != 0, "only the combiner takes what was left");
+        let published = self.0.swap(HELD | NOTHING, Ordering::Relaxed);
+        debug_assert!(published & HELD != 0, "only the combiner takes what was left");
         // Step b of `hold_or_kick`, between the kick that this swap takes away and the look at what the kick was for;
         // pairs with the fence there. This fence also stands between the swap and the reads of the slots, and so pairs
         // with the Release of `leave`.
         fence_at("staging.take_fence");
-        Chain::from_newest(newest(left))
+        Chain::from_newest(newest(published))
     }
 
     /// Called by the combiner: lets go, unless a thread has left something or kicked since the combiner took what there
@@ -268,10 +272,10 @@ impl Staging {
     /// Whether requests were left that no combiner has taken over yet.
     #[inline]
     #[must_use]
-    pub fn has_left(&self) -> bool {
+    pub fn has_published(&self) -> bool {
         // Acquire pairs with the Release of `let_go` and of `give_up`: a thread that finds nothing left because a
         // combiner has taken it sees what that combiner did before it let go.
-        newest(self.0.load(order("staging.has_left", Ordering::Acquire))) != NIL
+        newest(self.0.load(order("staging.has_published", Ordering::Acquire))) != NIL
     }
 }
 

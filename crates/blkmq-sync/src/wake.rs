@@ -12,7 +12,7 @@
 //!
 //! A thread says in two places that it sleeps: in its own [`Wake`], and in the queue's count of [`Sleepers`]. A thread
 //! that is [notified](Wake::set_notify) says in the same two places that it waits elsewhere, and takes the sleeper's
-//! steps once, when the notification is set ([`Wake::look_for_news`]).
+//! steps once, when the notification is set ([`Wake::poll_pending_event`]).
 
 use std::fmt;
 #[cfg(all(feature = "eventfd", not(loom)))]
@@ -94,7 +94,7 @@ impl Wake {
 
     /// Called by the thread itself behind [`set_notify`](Self::set_notify): notifies at once if `has_pending_event`,
     /// which is asked behind a fence. So what came before the notification was set is not missed.
-    pub fn look_for_news(&self, has_pending_event: impl FnOnce() -> bool) {
+    pub fn poll_pending_event(&self, has_pending_event: impl FnOnce() -> bool) {
         // ORDERING: as in `sleep`, between the marks and the last look; pairs with the fences of `wake` and `wake_for`
         // for completions, and with that of `Sleepers::any` for what is left to other threads.
         fence_at("wake.notify_fence");
@@ -109,7 +109,7 @@ impl Wake {
     /// COST: a fence and two loads of lines that change only when the thread goes to sleep.
     pub fn wake(&self) -> bool {
         // ORDERING: step b of the module's interleaving, between what the caller made visible and its look at
-        // `sleeping` and `has_notify`; pairs with the fences in `sleep` and `look_for_news`.
+        // `sleeping` and `has_notify`; pairs with the fences in `sleep` and `poll_pending_event`.
         fence_at("wake.wake_fence");
         self.rouse()
     }
@@ -132,7 +132,7 @@ impl Wake {
     /// Like [`wake`](Self::wake), for a caller that has made visible that the operations in these slots completed.
     #[cold]
     pub fn wake_for(&self, slots: &[u16]) -> bool {
-        // ORDERING: as in `wake`; pairs with the fences in `sleep` and `look_for_news`.
+        // ORDERING: as in `wake`; pairs with the fences in `sleep` and `poll_pending_event`.
         fence_at("wake.wake_fence");
         let roused = self.rouse_sleeper();
         self.tell(|notify| notify.completed(slots));
@@ -292,7 +292,7 @@ impl Sleepers {
     /// the sleepers are to see.
     #[must_use = "who sleeps is to be woken"]
     pub fn any(&self) -> bool {
-        // Step b of the module's interleaving; pairs with the fences in `Wake::sleep` and `Wake::look_for_news`, before
+        // Step b of the module's interleaving; pairs with the fences in `Wake::sleep` and `Wake::poll_pending_event`, before
         // which the count went up.
         fence_at("sleepers.any_fence");
         self.nr() > 0

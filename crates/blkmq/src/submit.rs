@@ -290,7 +290,7 @@ impl Submitter {
         if let Some(change) = wake.set_notify(notify) {
             self.q.0.live.sleepers.change(change);
         }
-        wake.look_for_news(|| self.dispatcher.has_completed() || self.has_reason_to_look());
+        wake.poll_pending_event(|| self.dispatcher.has_completed() || self.has_reason_to_look());
     }
 
     /// Leaves the queue when everything outstanding has completed. Returns the operations that were still in the plug

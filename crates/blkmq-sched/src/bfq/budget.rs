@@ -128,7 +128,7 @@ impl Bfq {
         self.sample.stop();
         let budget = self.next_budget(q, reason);
         let group = self.queues.get(q).group;
-        self.groups.get_mut(group).counts.waited_in_vain += u64::from(reason == Reason::TooIdle);
+        self.groups.get_mut(group).counts.fruitless_waits += u64::from(reason == Reason::TooIdle);
         self.leave_service_with(q, reason, budget, now);
     }
 

@@ -83,16 +83,16 @@ impl Bfq {
         if self.clients.get(place).has_passing() {
             return q;
         }
-        let Some(successor) = self.find_heir(place, q, sector, ticks(now)) else { return q };
+        let Some(successor) = self.find_successor(place, q, sector, ticks(now)) else { return q };
         if self.clients.get(place).sync == Some(q) {
             self.merge_queues(place, q, successor);
         }
         successor
     }
 
-    fn find_heir(&mut self, place: u16, q: Index, sector: u64, now: Ticks) -> Option<Index> {
+    fn find_successor(&mut self, place: u16, q: Index, sector: u64, now: Ticks) -> Option<Index> {
         if self.queues.get(q).merged_into.is_some() {
-            return Some(self.last_heir(q));
+            return Some(self.last_successor(q));
         }
         if self.orders_itself() {
             return None;
@@ -168,7 +168,7 @@ impl Bfq {
     }
 
     /// The queue to which clients of `q` send in the end: `q`, or the one with which it was merged, and so on.
-    fn last_heir(&self, q: Index) -> Index {
+    fn last_successor(&self, q: Index) -> Index {
         let mut successor = q;
         while let Some(next) = self.queues.get(successor).merged_into {
             successor = next;
@@ -187,7 +187,7 @@ impl Bfq {
     /// All clients of `q` are to send to `other` from their next request on. Returns the queue to which they then send.
     /// They count there at once.
     fn plan_merge(&mut self, q: Index, other: Index) -> Option<Index> {
-        let successor = self.last_heir(other);
+        let successor = self.last_successor(other);
         let clients = self.queues.get(q).clients;
         let [from, to] = [q, successor].map(|q| self.queues.get(q));
         if successor == q || clients == 0 || to.clients == 0 || from.group != to.group {

@@ -31,7 +31,7 @@ pub(super) struct Counts {
     /// How many times of service its queues had.
     pub(super) slots: u64,
     /// How often one of its queues was waited for in vain.
-    pub(super) waited_in_vain: u64,
+    pub(super) fruitless_waits: u64,
 }
 
 /// One group.

@@ -54,7 +54,7 @@ impl Bfq {
             counts.sectors,
             counts.in_device,
             counts.slots,
-            counts.waited_in_vain,
+            counts.fruitless_waits,
         )
     }
 

@@ -61,8 +61,8 @@ impl MqDeadline {
         if self.has_several_classes() {
             let is_highest = self.levels[..class.index()].iter().all(|level| level.queued() == 0);
             let has_aged = !is_highest || self.ages_at(item) <= now;
-            let tried_in_vain = [Class::BestEffort, Class::Idle].into_iter();
-            for lower in tried_in_vain.take_while(|lower| !(has_aged && *lower == class)) {
+            let tried = [Class::BestEffort, Class::Idle].into_iter();
+            for lower in tried.take_while(|lower| !(has_aged && *lower == class)) {
                 self.try_level(lower, now);
             }
         }

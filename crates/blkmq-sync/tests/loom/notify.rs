@@ -50,7 +50,7 @@ fn setting(looks: bool) {
     let notify: Arc<dyn Notify> = told.clone();
     let _ = shared.wake.set_notify(Some(notify));
     if looks {
-        shared.wake.look_for_news(|| !shared.completions.is_empty());
+        shared.wake.poll_pending_event(|| !shared.completions.is_empty());
     }
     completer.join().expect("the thread ran to its end");
     assert!(told.0.load(Ordering::Relaxed), "the completion was not told");

@@ -148,7 +148,7 @@ fn given_up() {
     queue.scheduler.touch();
     queue.staging.give_up();
     join(other);
-    assert_eq!(!queue.staging.has_left(), queue.nr_done.load(Ordering::Relaxed) == 1);
+    assert_eq!(!queue.staging.has_published(), queue.nr_done.load(Ordering::Relaxed) == 1);
     queue.submit(0);
     assert!(is_free(&queue.staging));
     assert_eq!(queue.nr_done.load(Ordering::Relaxed), 2, "forgotten");
@@ -428,7 +428,7 @@ impl Freezing {
     /// wait.
     fn all_have_left(&self) -> bool {
         self.broken == Broken::WaitsForNobody
-            || self.activities.iter().all(|activity| activity.has_left(activity.observe()))
+            || self.activities.iter().all(|activity| activity.has_published(activity.observe()))
     }
 
     fn is_drained(&self) -> bool {

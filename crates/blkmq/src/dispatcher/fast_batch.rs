@@ -132,7 +132,7 @@ impl FastBatch {
 impl Dispatcher {
     /// Notes a plug's requests, if all of them may go together. Called before the hold, so that the hold is shorter.
     #[inline]
-    pub(super) fn note_newcomers(&mut self, domain: &Domain, plug: &mut Plug<'_>) -> bool {
+    pub(super) fn note_fast_batch(&mut self, domain: &Domain, plug: &mut Plug<'_>) -> bool {
         let Plug { starting, mapping, requests, .. } = plug;
         debug_assert!(!requests.is_empty(), "there are requests to note");
         if requests.len() > MOST_NEWCOMERS || domain.has_waiting() {

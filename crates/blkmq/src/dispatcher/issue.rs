@@ -37,9 +37,9 @@ impl Dispatcher {
             }
         }
         // A thread that fell asleep after the mark was set plans for another try. So only a new mark is an event.
-        let mut is_news = false;
+        let mut is_new = false;
         let unwinding = PanicGuard { q, thread: self.thread, index, pending: RqList::default() };
-        let mut mark = |stalled| is_news |= !hctx.stalled.swap(stalled, Ordering::Relaxed) && stalled;
+        let mut mark = |stalled| is_new |= !hctx.stalled.swap(stalled, Ordering::Relaxed) && stalled;
         let drained = hctx.issue.drain(DRAIN_ROUNDS, |pending, chain| {
             pending.take_over(&q.slots, chain, Location::IssueList);
             let refused = !pending.is_empty() && self.offer(q, index, pending, now);
@@ -55,7 +55,7 @@ impl Dispatcher {
             mark(true);
         }
         self.tell_started(q);
-        if is_news {
+        if is_new {
             q.wake_sleepers(self.thread);
         }
     }

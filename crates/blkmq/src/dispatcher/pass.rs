@@ -199,7 +199,7 @@ impl Dispatcher {
         let (operations, goes_on) = self.start(starting, run, plug, &mut tokens);
         // Where a tag or a token is lacking, some of the others may have been claimed that no request got.
         if tokens.is_some_and(TakenTokens::end) || !goes_on {
-            self.note_taken_in_vain(q);
+            self.note_empty_claim(q);
         }
         Some((operations, goes_on))
     }
@@ -277,7 +277,7 @@ impl Dispatcher {
     /// Tags or tokens may have been claimed, and are back unused. This thread fences and checks WAITING, as a completer
     /// does, because another thread may have needed them.
     #[inline(never)]
-    fn note_taken_in_vain(&mut self, q: &Queue) {
+    fn note_empty_claim(&mut self, q: &Queue) {
         q.live.fence_before_notify();
         self.has_pending_event = true;
         // What waits may wait in another domain, where this thread does not come otherwise.

@@ -18,7 +18,7 @@ impl Dispatcher {
     fn park_some(&mut self, q: &Queue) {
         debug_assert!(self.is_inside(q), "tags go back inside the queue, where a freeze waits for them");
         self.thread(q).counters.count(Count::Requeued, self.requeued.len() as u64);
-        let mut is_news = false;
+        let mut is_new = false;
         while let Some(mut rq) = self.requeued.pop_front(&q.slots) {
             let hctx = q.hctxs.get(rq.body().hctx);
             let tag = rq.body_mut().tag.take();
@@ -26,7 +26,7 @@ impl Dispatcher {
             hctx.add_to_dispatch_list(rq);
             // After the parking: a thread that sees no mark and goes to sleep either sees the request, or is woken for
             // the new mark.
-            is_news |= hctx.note_gave_back();
+            is_new |= hctx.note_gave_back();
             if unless_mutated("requeue.waiting") {
                 q.live.word.set_waiting();
             }
@@ -36,7 +36,7 @@ impl Dispatcher {
         }
         q.live.fence_before_notify();
         self.has_pending_event = true;
-        if is_news {
+        if is_new {
             q.wake_sleepers(self.thread);
         }
     }

@@ -1,8 +1,8 @@
 //! The ordered section: the scheduler under its lock, lent to one thread together with all that it needs there.
 
 mod dispatch;
+mod fast;
 mod insert;
-mod through;
 
 pub(super) use dispatch::Batch;
 
@@ -140,11 +140,14 @@ impl Section<'_, '_> {
 
     /// Adds to the backlog what was left with the combiner.
     #[inline]
-    pub(super) fn take_over(&mut self, left: Chain) {
-        debug_assert!(left.is_empty() || self.looks_for_all(), "requests are left with a combiner who looks for all");
-        if !left.is_empty() {
+    pub(super) fn take_over(&mut self, published: Chain) {
+        debug_assert!(
+            published.is_empty() || self.looks_for_all(),
+            "requests are left with a combiner who looks for all"
+        );
+        if !published.is_empty() {
             let mut list = RqList::default();
-            list.take_over_left(&self.q.slots, left, Location::Staged);
+            list.take_over_published(&self.q.slots, published, Location::Staged);
             self.hold.backlog.add(list);
         }
     }

@@ -245,9 +245,9 @@ fn check_limits(limits: &Limits) -> Result<(), LimitsError> {
     if !limits.boundary_sectors.is_multiple_of(sectors) {
         return Err(LimitsError::Boundary { boundary: limits.boundary_sectors, block: sectors });
     }
-    let lacks = limits.missing_bytes;
-    if lacks > 0 && (block > 512 || lacks > 511 || limits.capacity_sectors == 0) {
-        return Err(LimitsError::MissingBytes(lacks));
+    let missing = limits.missing_bytes;
+    if missing > 0 && (block > 512 || missing > 511 || limits.capacity_sectors == 0) {
+        return Err(LimitsError::MissingBytes(missing));
     }
     let align = limits.pages_align;
     if align > 0 && !align.is_power_of_two() {

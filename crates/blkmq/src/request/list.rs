@@ -297,7 +297,7 @@ impl RqList {
 
     /// As [`take_over`](Self::take_over), for what [`leave`](Self::leave) or [`leave_anyway`](Self::leave_anyway) gave
     /// away. Asks for the lines of the slots that a slot tells of too.
-    pub(crate) fn take_over_left(&mut self, slots: &Slots, chain: Chain, location: Location) {
+    pub(crate) fn take_over_published(&mut self, slots: &Slots, chain: Chain, location: Location) {
         self.take_over_fetched(slots, chain, location, |index| {
             slots.fetch(index);
             // SAFETY: slot Invariant 1; the chain gives this thread the slot's token, and the staging's Release and

@@ -75,20 +75,20 @@ struct Inner {
 struct Tasks {
     wakers: Mutex<Box<[Option<Waker>]>>,
     /// Something came from outside since one of the tasks drove the queue last.
-    is_news: AtomicBool,
+    is_new: AtomicBool,
 }
 
 impl Tasks {
     fn new(nr_slots: usize) -> Self {
-        Self { wakers: Mutex::new((0..nr_slots).map(|_| None).collect()), is_news: AtomicBool::new(false) }
+        Self { wakers: Mutex::new((0..nr_slots).map(|_| None).collect()), is_new: AtomicBool::new(false) }
     }
 
     fn wakers(&self) -> &Mutex<Box<[Option<Waker>]>> {
         placed("future.wakers", &self.wakers)
     }
 
-    fn is_news(&self) -> &AtomicBool {
-        placed("future.is_news", &self.is_news)
+    fn is_new(&self) -> &AtomicBool {
+        placed("future.is_news", &self.is_new)
     }
 
     /// Registers the task of an operation that is outstanding. Returns the waker that was known before. The caller
@@ -112,17 +112,17 @@ impl Tasks {
         behind.find_map(|(slot, waker)| Some((slot, waker.take()?)))
     }
 
-    fn note_news(&self) {
+    fn note_event(&self) {
         // Relaxed: a task that takes this away and then drives enters the queue behind a fence, and a thread that has
         // news fences before it tells of the news. So either the task sees the news there, or this store comes later
         // and the woken task drives again.
-        self.is_news().store(true, Ordering::Relaxed);
+        self.is_new().store(true, Ordering::Relaxed);
     }
 }
 
 impl Notify for Tasks {
     fn notify(&self) {
-        self.note_news();
+        self.note_event();
         let (mut from, mut taken) = (0, None::<Waker>);
         while let Some((slot, waker)) = self.take_next(from) {
             from = slot + 1;
@@ -139,7 +139,7 @@ impl Notify for Tasks {
     }
 
     fn completed(&self, slots: &[u16]) {
-        self.note_news();
+        self.note_event();
         slots.iter().filter_map(|slot| self.take(*slot)).for_each(wakers::wake);
     }
 }
@@ -244,11 +244,11 @@ impl Future for Operation {
         // Of the tasks that are woken together, one drives the queue. The others would find nothing new, unless
         // something waits in the plug or a time has come. A task that was polled twice while no task drove in between
         // has a reason of its own.
-        let is_news = inner.tasks.is_news().swap(false, Ordering::Relaxed)
+        let is_new = inner.tasks.is_new().swap(false, Ordering::Relaxed)
             || self.seen == inner.nr_drives
             || inner.submitter.has_plugged()
             || inner.is_due();
-        if is_news {
+        if is_new {
             inner.reap(Some(self.id));
         }
         self.seen = inner.nr_drives;

@@ -57,16 +57,16 @@ pub(super) fn insert<'q>(dispatcher: &mut Dispatcher, domain: &Domain, plug: &mu
     }
     let (staging, may_dispatch) = (&domain.staging, plug.may_dispatch);
     let own = plug.requests.len();
-    let may_hand_through = may_dispatch && q.settings.is_plain();
-    let is_noted = may_hand_through && dispatcher.note_newcomers(domain, plug);
+    let may_dispatch_fast = may_dispatch && q.settings.is_plain();
+    let is_noted = may_dispatch_fast && dispatcher.note_fast_batch(domain, plug);
     // The plug's requests once they have begun, so that they can be left, and how many operations they are.
     let mut begun = None;
     let mut has_looked = false;
     loop {
-        if let Some(left) = staging.try_hold() {
+        if let Some(published) = staging.try_hold() {
             let mut entered = 0;
             let enter = |section: &mut Section<'q, '_>| {
-                let mut through = 0;
+                let mut fast = 0;
                 if let Some((operations, list)) = begun.take() {
                     entered = operations;
                     section.hold.backlog.add(list);
@@ -77,16 +77,16 @@ pub(super) fn insert<'q>(dispatcher: &mut Dispatcher, domain: &Domain, plug: &mu
                     section.hold.backlog.add(list);
                 } else {
                     if is_noted {
-                        (entered, through) = section.hand_own_through(plug);
+                        (entered, fast) = section.dispatch_own_fast(plug);
                     }
-                    if through == 0 {
+                    if fast == 0 {
                         entered = insert_own(section, plug);
                     }
                 }
-                through
+                fast
             };
             let bound = DISPATCH_BUDGET.max(own) + own;
-            let dispatched = serve(dispatcher, q, domain, left, now, bound, may_dispatch, enter);
+            let dispatched = serve(dispatcher, q, domain, published, now, bound, may_dispatch, enter);
             return Inserted { entered, dispatched: Some(dispatched) };
         }
         if !std::mem::replace(&mut has_looked, true) && staging.is_let_go_soon() {
@@ -148,7 +148,7 @@ fn dispatch_from(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: T
     let staging = &domain.staging;
     let held = if unless_mutated("combine.kick") { staging.hold_or_kick() } else { staging.try_hold() };
     match held {
-        Some(left) => serve(dispatcher, q, domain, left, now, bound, true, |_| 0),
+        Some(published) => serve(dispatcher, q, domain, published, now, bound, true, |_| 0),
         None => {
             dispatcher.thread(q).counters.count(Count::TrylockFailed, 1);
             Dispatched::all(0)
@@ -165,7 +165,7 @@ fn serve<'q>(
     dispatcher: &mut Dispatcher,
     q: &'q Queue,
     domain: &Domain,
-    left: Chain,
+    published: Chain,
     now: Time,
     bound: usize,
     may_dispatch: bool,
@@ -179,8 +179,8 @@ fn serve<'q>(
     let (mut enter, mut now) = (Some(enter), now);
     let (mut chosen, mut share) = (0, bound);
     // Whether anything has gone through the scheduler under this hold without being inserted.
-    let mut hands_through = false;
-    let round = |left| {
+    let mut has_dispatched_fast = false;
+    let round = |published| {
         if enter.is_none() {
             // Each round costs a part of the share, so that the rounds end even if other threads go on kicking. The
             // clock is read again, because a thread may have kicked when a time had come.
@@ -188,26 +188,26 @@ fn serve<'q>(
             now = q.clock().now();
         }
         let has_more = domain.enter(q, thread, dispatcher, now, |section| {
-            section.take_over(left);
+            section.take_over(published);
             section.hear();
             // What came before has the room first.
             section.retry_without_room();
             if let Some(enter) = enter.take() {
                 chosen += enter(section);
-                hands_through = chosen > 0;
+                has_dispatched_fast = chosen > 0;
             }
-            let mut through = 0;
+            let mut fast = 0;
             if may_dispatch {
-                through = section.hand_left_through(share.min(bound - chosen));
-                (share, chosen) = (share - through, chosen + through);
-                hands_through |= through > 0;
+                fast = section.dispatch_published_fast(share.min(bound - chosen));
+                (share, chosen) = (share - fast, chosen + fast);
+                has_dispatched_fast |= fast > 0;
             }
-            let may_go = hands_through && share < bound && section.could_go_through(share.min(bound - chosen));
+            let may_go = has_dispatched_fast && share < bound && section.could_dispatch_fast(share.min(bound - chosen));
             // The next combiner, which has a whole share, may hand the rest through. It could not if a part of the rest
             // were in the scheduler by then.
-            let is_for_the_next = through > 0 || may_dispatch && may_go;
+            let is_for_the_next = fast > 0 || may_dispatch && may_go;
             if !is_for_the_next {
-                share -= section.insert_left(share);
+                share -= section.insert_backlog(share);
             }
             if may_dispatch {
                 chosen += dispatch_held(section, bound - chosen);
@@ -218,7 +218,7 @@ fn serve<'q>(
         debug_assert!(chosen <= bound, "the combiner chooses {chosen} requests, at most {bound}");
         Round { has_more, is_last: share == 0 || chosen == bound }
     };
-    let has_let_go = domain.staging.serve(left, round, |staging| q.live.give_up(staging));
+    let has_let_go = domain.staging.serve(published, round, |staging| q.live.give_up(staging));
     dispatcher.must_dispatch |= owes;
     Dispatched::new(chosen, !has_let_go)
 }

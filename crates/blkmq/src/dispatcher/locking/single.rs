@@ -76,7 +76,7 @@ pub(super) fn dispatch_ordered<'q>(
         let (mut due, mut chosen) = (q.due_domains(dispatcher.thread), 0);
         while let Some(domain) = due.next() {
             // Without a pending event there is no more room than the last thread found.
-            if domain.nr_left() > 0 && dispatcher.has_pending_event {
+            if domain.nr_backlog() > 0 && dispatcher.has_pending_event {
                 insert_without_room(dispatcher, q, domain, now);
             }
             let got = choose(dispatcher, domain, bound.saturating_sub(chosen));
@@ -99,10 +99,10 @@ fn insert_without_room(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, 
         "without a pending event there is no more room than the last thread found"
     );
     let has_changed = domain.enter(q, dispatcher.thread(q), dispatcher, now, |section| {
-        let nr_left = section.hold.backlog.len();
+        let nr_backlog = section.hold.backlog.len();
         section.retry_without_room();
-        section.insert_left(usize::MAX);
-        section.hold.backlog.len() != nr_left
+        section.insert_backlog(usize::MAX);
+        section.hold.backlog.len() != nr_backlog
     });
     dispatcher.has_pending_event |= has_changed;
 }

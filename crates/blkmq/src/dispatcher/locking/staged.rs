@@ -44,9 +44,9 @@ pub(super) fn insert(
     }
     let &StartBatch { q, now, thread, .. } = plug.starting;
     let mut entered = 0;
-    if let Some(left) = domain.inserting.try_hold() {
+    if let Some(published) = domain.inserting.try_hold() {
         let mut is_first = true;
-        serve_buckets(dispatcher, domain, left, |dispatcher| {
+        serve_buckets(dispatcher, domain, published, |dispatcher| {
             if !std::mem::take(&mut is_first) {
                 return insert_buckets(dispatcher, q, domain, now, measures);
             }
@@ -61,8 +61,10 @@ pub(super) fn insert(
         thread.counters.count(Count::TrylockFailed, 1);
         thread.counters.count(Count::Staged, list.len() as u64);
         list.deliver(&q.slots, &thread.bucket);
-        if let Some(left) = domain.inserting.hold_or_kick() {
-            serve_buckets(dispatcher, domain, left, |dispatcher| insert_buckets(dispatcher, q, domain, now, measures));
+        if let Some(published) = domain.inserting.hold_or_kick() {
+            serve_buckets(dispatcher, domain, published, |dispatcher| {
+                insert_buckets(dispatcher, q, domain, now, measures)
+            });
         }
     }
     Inserted { entered, dispatched: None }
@@ -84,12 +86,17 @@ pub(super) fn dispatch(
 }
 
 /// Inserts, by `round`, until nothing was left in a bucket meanwhile. Then the next thread may insert.
-fn serve_buckets(dispatcher: &mut Dispatcher, domain: &Domain, left: Chain, mut round: impl FnMut(&mut Dispatcher)) {
+fn serve_buckets(
+    dispatcher: &mut Dispatcher,
+    domain: &Domain,
+    published: Chain,
+    mut round: impl FnMut(&mut Dispatcher),
+) {
     let round = |_| {
         round(dispatcher);
         Round::DONE
     };
-    let has_let_go = domain.inserting.serve(left, round, Staging::give_up);
+    let has_let_go = domain.inserting.serve(published, round, Staging::give_up);
     debug_assert!(has_let_go, "no round was the last");
 }
 
@@ -104,7 +111,7 @@ fn insert_buckets(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: 
         }
         section.looks_for_merges = !measures.merges;
         section.retry_without_room();
-        section.insert_left(usize::MAX);
+        section.insert_backlog(usize::MAX);
     });
 }
 
@@ -118,7 +125,7 @@ fn dispatch_alone(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: 
     let thread = dispatcher.thread(q);
     let kicks = dispatcher.has_pending_event || !unless_mutated("staged.news");
     let held = if kicks { domain.dispatching.hold_or_kick() } else { domain.dispatching.try_hold() };
-    let Some(left) = held else {
+    let Some(published) = held else {
         thread.counters.count(Count::TrylockFailed, 1);
         return Batch::default();
     };
@@ -139,6 +146,6 @@ fn dispatch_alone(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: 
     };
     // If more can go, the caller asks for another request, and then finds what this thread was kicked for. Otherwise
     // the caller does not come back, and a kick needs another round.
-    let _ = domain.dispatching.serve(left, round, Staging::give_up_and_look);
+    let _ = domain.dispatching.serve(published, round, Staging::give_up_and_look);
     batch.expect("there was a round")
 }

@@ -52,7 +52,7 @@ impl<'q> Section<'q, '_> {
         // What came before has the room first.
         self.retry_without_room();
         let entered = self.insert_plug(plug);
-        self.insert_left(usize::MAX);
+        self.insert_backlog(usize::MAX);
         entered
     }
 
@@ -108,12 +108,12 @@ impl<'q> Section<'q, '_> {
     /// Inserts what was left and not tried yet, up to `share` requests. Returns how many were tried. Requests that
     /// waited for room had their turn before.
     #[inline]
-    pub(in crate::dispatcher) fn insert_left(&mut self, share: usize) -> usize {
-        if self.hold.backlog.is_empty() { 0 } else { self.insert_some_left(share) }
+    pub(in crate::dispatcher) fn insert_backlog(&mut self, share: usize) -> usize {
+        if self.hold.backlog.is_empty() { 0 } else { self.insert_some_of_backlog(share) }
     }
 
     #[inline(never)]
-    fn insert_some_left(&mut self, share: usize) -> usize {
+    fn insert_some_of_backlog(&mut self, share: usize) -> usize {
         let q = self.q;
         let mut tried = 0;
         let observed = self.domain.observed_now();
@@ -134,7 +134,7 @@ impl<'q> Section<'q, '_> {
             }
         }
         stage(Stage::Insert, tried);
-        if self.hold.backlog.lacks_room() {
+        if self.hold.backlog.has_waiting_for_room() {
             self.show();
             // As with a tag: the room may have come between the look and the mark.
             q.live.prepare_to_wait_unless(self.waiter_present, || self.retry_without_room());
@@ -145,14 +145,14 @@ impl<'q> Section<'q, '_> {
     /// Inserts the requests that found no room before, as far as there is room now.
     #[inline]
     pub(in crate::dispatcher) fn retry_without_room(&mut self) {
-        if self.hold.backlog.lacks_room() {
+        if self.hold.backlog.has_waiting_for_room() {
             self.retry_some();
         }
     }
 
     #[cold]
     fn retry_some(&mut self) {
-        debug_assert!(self.hold.backlog.lacks_room(), "something waits for room");
+        debug_assert!(self.hold.backlog.has_waiting_for_room(), "something waits for room");
         let slots = &self.q.slots;
         let mut backlog = std::mem::take(changes(&mut self.hold.backlog));
         backlog.retry(slots, |rq| self.insert_one(None, rq));

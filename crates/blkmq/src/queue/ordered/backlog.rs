@@ -167,7 +167,7 @@ impl Backlog {
     /// Whether requests of the same kind and thread wait for room. If so, this request goes behind them.
     #[inline]
     pub(crate) fn is_blocked(&self, rq: &Request<'_>) -> bool {
-        self.lacks_room() && self.is_behind_some(rq)
+        self.has_waiting_for_room() && self.is_behind_some(rq)
     }
 
     #[cold]
@@ -221,7 +221,7 @@ impl Backlog {
 
     /// Whether something waits for room.
     #[inline]
-    pub(crate) fn lacks_room(&self) -> bool {
+    pub(crate) fn has_waiting_for_room(&self) -> bool {
         self.nr_without_room > 0
     }
 

@@ -28,7 +28,7 @@ struct Counts {
     /// Requests in the scheduler, as of the last unlock.
     waiting: AtomicU32,
     /// Requests in the backlog, as of the last unlock. Requests that no combiner has taken over yet are not counted.
-    left: AtomicU32,
+    backlog: AtomicU32,
     /// Requests in the scheduler that are for another hardware queue than the first.
     elsewhere: AtomicU32,
 }
@@ -130,7 +130,7 @@ impl Domain {
         let mut hold = self.acquire(&q.threads.get(thread).counters);
         #[cfg(virtual_cpus)]
         tell_hold(HoldStep::Begins);
-        hold.note_holder(thread);
+        hold.note_thread(thread);
         hold.tell_touched();
         hold.room = (0, 0);
         let result = section(&mut hold);
@@ -197,13 +197,13 @@ impl Domain {
     }
 
     /// Requests in the backlog, as of a moment ago. What still lies in the staging word or in a bucket is not counted.
-    pub(crate) fn nr_left(&self) -> u32 {
-        self.counts.left.load(Ordering::Relaxed)
+    pub(crate) fn nr_backlog(&self) -> u32 {
+        self.counts.backlog.load(Ordering::Relaxed)
     }
 
     /// Whether requests wait in the scheduler or in the backlog, as of a moment ago.
     pub(crate) fn has_waiting(&self) -> bool {
-        self.nr_waiting() > 0 || self.nr_left() > 0
+        self.nr_waiting() > 0 || self.nr_backlog() > 0
     }
 
     /// Whether nothing waits here, looked at under the lock.
@@ -218,7 +218,7 @@ impl Domain {
     pub(crate) fn has_work(&self) -> bool {
         // The staging word first: a thread that finds nothing in it because a combiner has let go reads that combiner's
         // counts.
-        self.staging.has_left() || self.has_waiting()
+        self.staging.has_published() || self.has_waiting()
     }
 
     /// Whether all that waits goes to the first hardware queue, as of a moment ago.
@@ -235,7 +235,7 @@ impl Domain {
             }
         };
         note(&self.counts.waiting, hold.nr_waiting() as u32);
-        note(&self.counts.left, hold.backlog.len() as u32);
+        note(&self.counts.backlog, hold.backlog.len() as u32);
         note(&self.counts.elsewhere, hold.elsewhere);
     }
 

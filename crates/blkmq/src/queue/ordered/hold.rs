@@ -39,7 +39,7 @@ fn ask(
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
     /// The thread that had the hold last.
-    holder: u16,
+    last_thread: u16,
     pub(super) scheduler: Option<Box<dyn Scheduler>>,
     scheduler_area: Area,
     /// The domain's first hardware queue, or its only one.
@@ -80,7 +80,7 @@ pub(crate) struct Hold {
     /// The scheduler is told what passes it by and what completes.
     pub(super) wants_reports: bool,
     /// The limiter, with what was sent through it.
-    pub(super) opening: Option<Box<LimiterState>>,
+    pub(super) limiter: Option<Box<LimiterState>>,
     /// The scheduler takes tokens, or is told, or there is a limiter.
     is_special: bool,
     /// The word of its pool from which the latest token came, where the next search begins.
@@ -110,7 +110,7 @@ impl Hold {
         // What was noted for the scheduler that goes is not for the one that comes.
         self.take_reports(q, q.clock.now());
         self.end_limiter(q);
-        let is_told = scheduler.is_some() && q.settings.wants_reports();
+        let wants_reports = scheduler.is_some() && q.settings.wants_reports();
         *self = Self {
             scheduler,
             queued: vec![0; nr_hctxs],
@@ -121,8 +121,8 @@ impl Hold {
             gate: self.gate,
             passes_reads_only: self.passes_reads_only,
             gate_client: self.gate_client,
-            wants_reports: is_told,
-            reports: Vec::with_capacity(if is_told { ring() } else { 0 }),
+            wants_reports: wants_reports,
+            reports: Vec::with_capacity(if wants_reports { ring() } else { 0 }),
             ..Self::empty(self.first)
         };
         self.note_areas();
@@ -131,7 +131,7 @@ impl Hold {
 
     /// Notes whether a choice is more than to ask the scheduler.
     pub(super) fn note_special(&mut self, q: &Queue) {
-        self.is_special = self.wants_reports || q.settings.has_tokens() || self.opening.is_some();
+        self.is_special = self.wants_reports || q.settings.has_tokens() || self.limiter.is_some();
     }
 
     /// The number of hardware queues has changed. Nothing waits.
@@ -155,9 +155,9 @@ impl Hold {
     ///
     /// COST: a compare if the same thread had the hold last; otherwise a hint to the processor for each line.
     #[inline]
-    pub(super) fn note_holder(&mut self, thread: u16) {
-        if *reads(&self.holder) != thread {
-            self.holder = thread;
+    pub(super) fn note_thread(&mut self, thread: u16) {
+        if *reads(&self.last_thread) != thread {
+            self.last_thread = thread;
             self.fetch();
         }
     }
@@ -257,7 +257,7 @@ impl Hold {
     #[inline(never)]
     fn choose_specially<'q>(&mut self, q: &'q Queue, now: Time) -> Option<Request<'q>> {
         self.take_reports(q, now);
-        if !self.is_empty() && self.opening.as_mut().is_some_and(|opening| !opening.lets_go(q, now)) {
+        if !self.is_empty() && self.limiter.as_mut().is_some_and(|limiter| !limiter.lets_go(q, now)) {
             return None;
         }
         self.fold(q);
@@ -279,9 +279,9 @@ impl Hold {
             debug_assert!(ticket.is_some(), "a scheduler that wants reports has a ticket for each choice: {rq:?}");
             rq.body_mut().ticket = ticket;
         }
-        if let Some(opening) = &mut self.opening {
+        if let Some(limiter) = &mut self.limiter {
             debug_assert_eq!(rq.body().cost, 0, "a request has a cost from its choice to its completion: {rq:?}");
-            opening.send(&mut rq, now);
+            limiter.send(&mut rq, now);
         }
         self.count_out(rq.hctx());
         Some(rq)
@@ -329,17 +329,17 @@ impl Hold {
 
     /// Whether requests may be handed through, as far as can be told at once.
     #[inline]
-    pub(crate) fn may_hand_through(&self) -> bool {
+    pub(crate) fn may_dispatch_fast(&self) -> bool {
         !self.is_fold_due
             && self.is_limiter_open()
-            && !self.backlog.lacks_room()
+            && !self.backlog.has_waiting_for_room()
             && self.scheduler.as_ref().is_some_and(|scheduler| scheduler.is_empty())
     }
 
     /// Whether requests like this one may be handed through. Behind requests of another class, which the device may
     /// still have, the scheduler would decline; and it may bound requests other than reads.
     #[inline]
-    pub(crate) fn may_hand_through_like(&self, q: &Queue, like: &Info) -> bool {
+    pub(crate) fn may_dispatch_fast_like(&self, q: &Queue, like: &Info) -> bool {
         let class = like.priority.class;
         let is_limited = like.op != Op::Read && self.bounds_others(q, like);
         !is_limited && self.latest == class && self.gate.is_none_or(|gate| gate == class)
@@ -347,7 +347,7 @@ impl Hold {
 
     /// Asks the scheduler in which order it would hand requests out. Returns false if the scheduler declines.
     #[inline]
-    pub(crate) fn order_through(&mut self, known: &[FastRequest], now: Time, order: &mut [u8]) -> bool {
+    pub(crate) fn order_fast(&mut self, known: &[FastRequest], now: Time, order: &mut [u8]) -> bool {
         if self.gate.is_some() {
             self.note_end_of_passing();
         }
@@ -358,7 +358,7 @@ impl Hold {
 
     /// `number` requests like this one went through.
     #[inline]
-    pub(crate) fn note_through(&mut self, like: &Info, number: usize) {
+    pub(crate) fn note_fast(&mut self, like: &Info, number: usize) {
         debug_assert!(self.is_empty(), "what goes through does not stay in the scheduler");
         self.note_class(like.priority.class, number as u32);
         self.limited += if like.op == Op::Read { 0 } else { number as u64 };

@@ -64,9 +64,9 @@ impl Hold {
     /// # Panics
     /// If a request's cost was lost, or was over twice.
     pub(super) fn end_limiter(&mut self, q: &Queue) {
-        if let Some(mut opening) = self.opening.take() {
-            opening.look_up_over(q);
-            let left = opening.in_flight();
+        if let Some(mut limiter) = self.limiter.take() {
+            limiter.look_up_over(q);
+            let left = limiter.in_flight();
             assert!(left == 0, "nothing is in flight, and so many nanoseconds of cost are not over: {left}");
         }
     }
@@ -80,7 +80,7 @@ impl Hold {
             scheduler.configure(Setting::Slice(None));
         }
         let is_wanted = target != Target::Off && self.scheduler().is_some();
-        self.opening = is_wanted.then(|| Box::new(LimiterState::new(q, target)));
+        self.limiter = is_wanted.then(|| Box::new(LimiterState::new(q, target)));
         self.note_special(q);
         is_wanted
     }
@@ -88,13 +88,13 @@ impl Hold {
     /// Whether the limiter, if there is one, holds nothing back.
     #[inline]
     pub(super) fn is_limiter_open(&self) -> bool {
-        self.opening.as_ref().is_none_or(|opening| opening.limiter.is_open())
+        self.limiter.as_ref().is_none_or(|limiter| limiter.limiter.is_open())
     }
 
     /// When a request that is held back may go: the limiter decides before the scheduler is asked.
     pub(super) fn wakeup(&self, now: Time) -> u64 {
-        let opening = self.opening.as_ref().filter(|_| unless_mutated("limiter.plan"));
-        let opens_at = opening.and_then(|opening| opening.opens_at(now));
+        let limiter = self.limiter.as_ref().filter(|_| unless_mutated("limiter.plan"));
+        let opens_at = limiter.and_then(|limiter| limiter.opens_at(now));
         let next = opens_at.or_else(|| self.scheduler()?.next_wakeup());
         next.map_or(u64::MAX, |time| time.0)
     }
@@ -103,31 +103,31 @@ impl Hold {
     /// wants to learn again, in nanoseconds.
     fn fold_limiter(&mut self, q: &Queue, now: Time) -> u64 {
         let has_choice = !self.is_empty();
-        let Some(opening) = &mut self.opening else { return u64::MAX };
-        opening.fold(q, has_choice, now);
+        let Some(limiter) = &mut self.limiter else { return u64::MAX };
+        limiter.fold(q, has_choice, now);
         if let Some(scheduler) = &mut self.scheduler {
-            scheduler.configure(Setting::Slice(opening.limiter.slice()));
+            scheduler.configure(Setting::Slice(limiter.limiter.slice()));
         }
-        opening.limiter.next_look().map_or(u64::MAX, |time| time.0)
+        limiter.limiter.next_look().map_or(u64::MAX, |time| time.0)
     }
 
     /// For dumps.
     pub(super) fn show_limiter(&self, out: &mut dyn Write) -> fmt::Result {
-        match &self.opening {
+        match &self.limiter {
             None => Ok(()),
-            Some(opening) => {
+            Some(limiter) => {
                 writeln!(out, "limiter:")?;
-                opening.limiter.show(out)
+                limiter.limiter.show(out)
             }
         }
     }
 
     pub(in crate::queue) fn limiter_info(&mut self, q: &Queue) -> Option<LimiterInfo> {
         let waiting = self.nr_waiting();
-        let opening = self.opening.as_mut()?;
-        opening.look_up_over(q);
-        let held_back = if opening.limiter.is_open() { 0 } else { waiting };
-        Some(LimiterInfo { limiter: opening.limiter.clone(), in_flight_ns: opening.in_flight(), held_back })
+        let limiter = self.limiter.as_mut()?;
+        limiter.look_up_over(q);
+        let held_back = if limiter.limiter.is_open() { 0 } else { waiting };
+        Some(LimiterInfo { limiter: limiter.limiter.clone(), in_flight_ns: limiter.in_flight(), held_back })
     }
 }
 

@@ -296,8 +296,8 @@ impl HwCtxTable {
         for (index, hctx) in self.iter() {
             let (waiting, running, is_running, data) = hctx.flush().lock().state();
             let [stalled, gave_back] = [&hctx.stalled, &hctx.gave_back].map(|flag| flag.load(Ordering::Relaxed));
-            let (parked, incoming) = (hctx.nr_dispatch(), hctx.issue.is_pending());
-            write!(out, "hctx {index}: dispatch list {parked} issue list incoming {incoming} stalled {stalled}")?;
+            let (dispatch, incoming) = (hctx.nr_dispatch(), hctx.issue.is_pending());
+            write!(out, "hctx {index}: dispatch list {dispatch} issue list incoming {incoming} stalled {stalled}")?;
             writeln!(out, " gave back {gave_back} inbox {}", hctx.inbox.is_full())?;
             writeln!(out, "  flush: waiting {waiting} served {running} running {is_running} data in flight {data}")?;
             write!(out, "  tags: ")?;

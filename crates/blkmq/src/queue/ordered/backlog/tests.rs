@@ -66,7 +66,7 @@ fn what_finds_no_room_waits_by_kind_and_keeps_its_order() {
         assert_eq!(backlog.is_blocked(&rq), slot == 1);
         backlog.put_without_room(rq);
     }
-    assert!(backlog.lacks_room() && !backlog.is_untried() && backlog.len() == 3);
+    assert!(backlog.has_waiting_for_room() && !backlog.is_untried() && backlog.len() == 3);
     let mut tried = Vec::new();
     let moved = backlog.retry(&slots, |rq| {
         tried.push(rq.index().slot());
@@ -83,7 +83,7 @@ fn what_finds_no_room_waits_by_kind_and_keeps_its_order() {
         Ok(())
     });
     assert_eq!(order, [0, 1]);
-    assert!(backlog.is_empty() && !backlog.lacks_room());
+    assert!(backlog.is_empty() && !backlog.has_waiting_for_room());
 }
 
 /// Room for one request comes now and then, with any number of looks in vain in between. Red if a look in vain passes
@@ -100,7 +100,7 @@ fn room_goes_round_however_often_it_is_looked_for_in_vain() {
             backlog.put_without_room(held(&slots, SlotIndex::new(thread, slot), op, Class::BestEffort));
         }
         let mut order = Vec::new();
-        while backlog.lacks_room() {
+        while backlog.has_waiting_for_room() {
             let mut has_room = true;
             let taken = backlog.retry(&slots, |rq| {
                 if std::mem::take(&mut has_room) {

@@ -162,7 +162,7 @@ fn inserted(places: impl IntoIterator<Item = u64>) -> Vec<Step> {
 /// to the scheduler in the order in which they were left, or if a hardware queue gets its own in another order than the
 /// scheduler's.
 #[test]
-fn what_was_left_for_several_hardware_queues_goes_through_in_one_order() {
+fn published_requests_for_several_hardware_queues_keep_one_order() {
     let mut rig = Rig::new(3, 3, 0);
     rig.leave([(0, 0..2), (2, 2..4), (1, 4..5), (0, 5..6), (1, 6..8)]);
     assert_eq!(rig.poll(1), [Step::Through((0..8).collect())]);
@@ -184,7 +184,7 @@ fn a_holder_hands_through_its_share_and_leaves_the_rest_in_order() {
 /// Red if a combiner whose share is not a multiple of 64 stops within rounds: then the next ones can hand nothing
 /// through, as long as there is always more.
 #[test]
-fn what_is_left_behind_a_decline_goes_through() {
+fn requests_behind_a_decline_are_dispatched() {
     let mut rig = Rig::new(4, 1, 1);
     rig.leave([(0, 0..32), (1, 32..64), (2, 64..96)]);
     rig.submit(3, 96..128);

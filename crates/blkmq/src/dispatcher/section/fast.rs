@@ -28,9 +28,9 @@ impl<'q> Section<'q, '_> {
     /// COST: beside the scheduler's own work the slots, and a read-modify-write of a tag word. If the scheduler
     /// declines, this thread has put tags back and passed a fence for nothing.
     #[inline]
-    pub(in crate::dispatcher) fn hand_own_through(&mut self, plug: &mut Plug<'q>) -> (u64, usize) {
+    pub(in crate::dispatcher) fn dispatch_own_fast(&mut self, plug: &mut Plug<'q>) -> (u64, usize) {
         let number = plug.requests.len();
-        if !self.hold.may_hand_through() {
+        if !self.hold.may_dispatch_fast() {
             return (0, 0);
         }
         let operations = self.dispatch_fast(&mut plug.requests, Some(plug.starting));
@@ -40,38 +40,42 @@ impl<'q> Section<'q, '_> {
     /// Hands through what was left with the combiner, if that is possible: all of it, or the [`ROUNDS`] requests that
     /// were left first, if there are more. Otherwise all of it stays there. Returns how many requests went through.
     ///
-    /// COST: as of [`hand_own_through`](Self::hand_own_through). Tags are taken for one run of requests after the
+    /// COST: as of [`dispatch_own_fast`](Self::hand_own_through). Tags are taken for one run of requests after the
     /// other, in the order in which the requests were left, and a run ends where the hardware queue changes. So
     /// requests of several hardware queues that alternate cost a call of `get_batch` each, which is a read-modify-write
     /// of a tag word at least; and another one each to put the tags back, if the scheduler declines.
     #[inline]
-    pub(in crate::dispatcher) fn hand_left_through(&mut self, share: usize) -> usize {
+    pub(in crate::dispatcher) fn dispatch_published_fast(&mut self, share: usize) -> usize {
         let most = self.hold.backlog.len().min(ROUNDS);
-        if most == 0 || most > share || !self.may_hand_left_through() { 0 } else { self.hand_some_left_through(most) }
+        if most == 0 || most > share || !self.may_dispatch_published_fast() {
+            0
+        } else {
+            self.dispatch_some_published_fast(most)
+        }
     }
 
     /// Whether more was left than `share`, and a combiner with a greater share could hand it through, as far as this
     /// one can tell.
     #[inline]
-    pub(in crate::dispatcher) fn could_go_through(&self, share: usize) -> bool {
+    pub(in crate::dispatcher) fn could_dispatch_fast(&self, share: usize) -> bool {
         let backlog = &self.hold.backlog;
-        backlog.len() > share && backlog.is_between_rounds() && self.may_hand_left_through()
+        backlog.len() > share && backlog.is_between_rounds() && self.may_dispatch_published_fast()
     }
 
     #[inline(never)]
-    fn hand_some_left_through(&mut self, most: usize) -> usize {
+    fn dispatch_some_published_fast(&mut self, most: usize) -> usize {
         debug_assert!((1..=ROUNDS).contains(&most), "{most} requests were left, at most {ROUNDS} of which go together");
         let slots = &self.q.slots;
         let Some(mut left) = self.hold.backlog.take_all() else { return 0 };
         let mut run = self.dispatcher.fast_batch.note_front(&mut left, slots, most, |_| ());
-        let mut through = 0;
+        let mut fast = 0;
         if run.len() == most {
             self.fetch_hctxs();
-            through = self.dispatch_fast(&mut run, None).map_or(0, |_| most);
+            fast = self.dispatch_fast(&mut run, None).map_or(0, |_| most);
         }
         run.append(left);
         self.hold.backlog.add(run);
-        through
+        fast
     }
 
     /// Asks for the lines of the newcomers' hardware queues that are written under the hold. So they come together.
@@ -98,11 +102,11 @@ impl<'q> Section<'q, '_> {
         let number = run.len();
         let (mut tags, mut order) = ([Tag(0); MOST_NEWCOMERS], [0; MOST_NEWCOMERS]);
         let (tags, order) = (&mut tags[..number], &mut order[..number]);
-        if !self.hold.may_hand_through_like(self.q, &like) || !self.take_tags(tags, order) {
+        if !self.hold.may_dispatch_fast_like(self.q, &like) || !self.take_tags(tags, order) {
             return None;
         }
-        let operations = self.make_through_ready(run, tags, order, starting);
-        self.hold.note_through(&like, number);
+        let operations = self.make_fast_ready(run, tags, order, starting);
+        self.hold.note_fast(&like, number);
         self.thread.counters.count(Count::DispatchBatches, 1);
         self.thread.counters.count(Count::DispatchedFast, number as u64);
         self.plan(false);
@@ -127,7 +131,7 @@ impl<'q> Section<'q, '_> {
             }
         }
         // There are no more tags than `nr_requests` allows requests, so a request that has a tag has room.
-        let is_ordered = got == tags.len() && hold.order_through(&fast_batch.known, *now, order);
+        let is_ordered = got == tags.len() && hold.order_fast(&fast_batch.known, *now, order);
         if is_ordered {
             fast_batch.gather(order);
         } else {
@@ -151,7 +155,7 @@ impl<'q> Section<'q, '_> {
     /// Puts the newcomers in their order, gives them their tags, and makes them ready. Returns how many operations
     /// they are.
     #[inline(always)]
-    fn make_through_ready(
+    fn make_fast_ready(
         &mut self,
         run: &mut RqList,
         tags: &[Tag],
@@ -167,7 +171,7 @@ impl<'q> Section<'q, '_> {
         let mut operations = 0;
         while let Some(index) = run.with_first(&q.slots, Request::hctx) {
             dispatcher.make_ready_on(q, index);
-            let through = run.take_while(&q.slots, |rq| {
+            let fast = run.take_while(&q.slots, |rq| {
                 if rq.hctx() != index {
                     return false;
                 }
@@ -184,15 +188,15 @@ impl<'q> Section<'q, '_> {
                 rq.rest_at(Location::IssueList);
                 true
             });
-            dispatcher.ready.append(through);
+            dispatcher.ready.append(fast);
         }
         operations
     }
 
     /// Whether requests that were left may be handed through, as far as the combiner can tell at once.
     #[inline]
-    fn may_hand_left_through(&self) -> bool {
-        self.q.pools().is_none() && !self.q.settings.wants_reports() && self.hold.may_hand_through()
+    fn may_dispatch_published_fast(&self) -> bool {
+        self.q.pools().is_none() && !self.q.settings.wants_reports() && self.hold.may_dispatch_fast()
     }
 }
 
