@@ -292,8 +292,8 @@ impl Sleepers {
     /// the sleepers are to see.
     #[must_use = "who sleeps is to be woken"]
     pub fn any(&self) -> bool {
-        // Step b of the module's interleaving; pairs with the fences in `Wake::sleep` and `Wake::poll_pending_event`, before
-        // which the count went up.
+        // Step b of the module's interleaving; pairs with the fences in `Wake::sleep` and `Wake::poll_pending_event`,
+        // before which the count went up.
         fence_at("sleepers.any_fence");
         self.nr() > 0
     }

@@ -1,8 +1,8 @@
 //! Rings: where the guest puts requests, and where it finds what has become of them.
 //!
 //! A [`Split`] or [`Packed`] ring takes chains of descriptors from the guest, one at a time, and gives them back. It
-//! trusts nothing that it reads: whatever the guest has written, each number is read once, and then checked. What cannot
-//! be is a [`Fault`], which ends the connection, and not the process.
+//! trusts nothing that it reads: whatever the guest has written, each number is read once, and then checked. What
+//! cannot be is a [`Fault`], which ends the connection, and not the process.
 
 mod chain;
 mod fault;

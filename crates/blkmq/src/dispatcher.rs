@@ -146,7 +146,8 @@ impl Dispatcher {
         !self.completed.is_empty()
     }
 
-    /// How many [`completed`](Self::completed) operations there are. A part of an operation that was split counts as one.
+    /// How many [`completed`](Self::completed) operations there are. A part of an operation that was split counts as
+    /// one.
     #[inline]
     pub(crate) const fn nr_completed(&self) -> usize {
         self.completed.len()

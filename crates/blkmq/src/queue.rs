@@ -3,8 +3,8 @@
 //! Here is what `dispatcher`, `submit` and `control` work on. Each folder has a part of it: the hardware and software
 //! queues ([`topology`]), the clients ([`tenants`]), what each thread keeps ([`threads`]), what is ordered together
 //! ([`ordered`]), what bounds the requests with the device ([`limits`]), and the statistics ([`accounting`]).
-//! [`settings`] has the knobs, [`builder`] makes a queue, and [`handle`] is what programs have of it. Nothing here moves a
-//! request on.
+//! [`settings`] has the knobs, [`builder`] makes a queue, and [`handle`] is what programs have of it. Nothing here
+//! moves a request on.
 
 mod accounting;
 mod attached;
@@ -101,8 +101,8 @@ pub(crate) struct WaitTarget {
     pub(crate) wants_all: bool,
 }
 
-/// What the threads of one device share: software queues, hardware queues, tags and the scheduler. A [`RequestQueue`] is a
-/// handle of it.
+/// What the threads of one device share: software queues, hardware queues, tags and the scheduler. A [`RequestQueue`]
+/// is a handle of it.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) live: Liveness,

@@ -355,8 +355,8 @@ fn reads_of_the_second_queue(seed: u64, locking: Locking) -> Ended {
     })
 }
 
-/// Red under `staged` if a thread gives up the hold, and a kick with it, because it has chosen a request, though it does
-/// not choose again, because that request waits for a tag (tried: `is_last: got.chosen > 0`).
+/// Red under `staged` if a thread gives up the hold, and a kick with it, because it has chosen a request, though it
+/// does not choose again, because that request waits for a tag (tried: `is_last: got.chosen > 0`).
 #[test]
 fn a_kick_is_not_lost_with_a_request_that_waits_for_its_tag() {
     for (locking, seeds) in [("single", 3_000), ("staged:dispatch", 30_000), ("batch", 3_000), ("combining", 3_000)] {

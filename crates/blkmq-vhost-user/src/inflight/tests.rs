@@ -233,8 +233,8 @@ fn a_record_may_have_any_content() {
     }
 }
 
-/// Red before a ring larger than its record was refused: what it did was kept nowhere. Red if the numbers that come with
-/// the memory are believed.
+/// Red before a ring larger than its record was refused: what it did was kept nowhere. Red if the numbers that come
+/// with the memory are believed.
 #[test]
 fn a_ring_has_room_in_its_record() {
     for is_packed in [false, true] {

@@ -20,8 +20,8 @@ const ETIMEDOUT: i32 = 110;
 const EDQUOT: i32 = 122;
 
 coded! {
-/// How an operation ended, as Linux's `blk_status_t`. It is no error by itself, for [`Status::Ok`] is one of its values:
-/// [`Completion::into_result`](crate::Completion::into_result) makes an error of the others.
+/// How an operation ended, as Linux's `blk_status_t`. It is no error by itself, for [`Status::Ok`] is one of its
+/// values: [`Completion::into_result`](crate::Completion::into_result) makes an error of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Status {

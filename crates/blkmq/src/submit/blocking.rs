@@ -14,10 +14,10 @@ use blkmq_sched::Op;
 
 /// A submitter whose reads and writes block, with the methods of [`FileExt`](std::os::unix::fs::FileExt).
 ///
-/// Offsets and lengths are in bytes, and multiples of the device's
-/// [logical block size](crate::Limits::logical_block_size): other ones are [`ErrorKind::InvalidInput`], as with
-/// `O_DIRECT`. An error of the device has the operation in [`io::Error::get_ref`], as [`Failed`](crate::Failed). A call waits for as long as the
-/// queue is frozen or the device does not answer.
+/// Offsets and lengths are in bytes, and multiples of the device's [logical block
+/// size](crate::Limits::logical_block_size): other ones are [`ErrorKind::InvalidInput`], as with `O_DIRECT`. An error
+/// of the device has the operation in [`io::Error::get_ref`], as [`Failed`](crate::Failed). A call waits for as long as
+/// the queue is frozen or the device does not answer.
 ///
 /// ```
 /// use blkmq::blocking::BlockingSubmitter;

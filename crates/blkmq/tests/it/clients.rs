@@ -29,7 +29,7 @@ fn a_hundred_thousand_joins_and_leaves_do_not_grow_the_list_of_clients() {
     assert!(dump.contains("\ngroups 0\nclients 2 places 3\nclient 0: \"stays\" weight 100 "), "{dump}");
     assert!(dump.contains(" group 0 submitters 2\nclient 1: \"stays too\" "), "{dump}");
     drop(stay);
-    assert!(q.dump().contains("\nclients 0 places 3\nmember "), "{}", q.dump());
+    assert!(q.dump().contains("\nclients 0 places 3\nthread "), "{}", q.dump());
 }
 
 /// Red if the second submitter of a client changes weight or group, or loses its own priority.
