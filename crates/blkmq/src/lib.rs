@@ -40,7 +40,7 @@ pub mod guide {
 }
 
 pub use blkmq_sched as sched;
-pub use blkmq_sched::{Class, ClientId, GroupId, IoPriority, Op, Time};
+pub use blkmq_sched::{Class, ClientId, GroupId, IoPriority, MergeLevel, Op, Time};
 #[cfg(feature = "eventfd")]
 pub use blkmq_sync::event;
 pub use blkmq_sync::idle;

@@ -1,6 +1,8 @@
 //! The knobs of the queue itself, by name, beside those of its scheduler.
 
-use blkmq_sched::{Knob, KnobError, Unit};
+use std::time::Duration;
+
+use blkmq_sched::{Knob, KnobError, MergeLevel, Unit};
 
 use crate::control::Change;
 use crate::queue::{
@@ -64,7 +66,8 @@ impl RequestQueue {
         }
     }
 
-    /// Sets a knob from text. The knob has its value when this returns.
+    /// Sets a knob from text, as operators give it. The knob has its value when this returns. Programs call
+    /// [`set_io_timeout`](Self::set_io_timeout) and the like, which take values and do the same.
     ///
     /// # Errors
     /// There is no such knob, the value does not suit it, or it is one of `scheduler`, `locking`, `bypass`,
@@ -83,57 +86,107 @@ impl RequestQueue {
         let number = parse(name, value);
         if let Some(knob) = name.strip_prefix(SCHEDULER_PREFIX) {
             self.0.domains.knob(&self.0, knob).ok_or_else(|| self.unknown(name))?;
-            return self.0.domains.set_knob(&self.0, knob, number?).map_err(|error| match error {
-                KnobError::Unknown => self.unknown(name),
-                error => QueueError::BadValue(error),
-            });
+            return self.set_scheduler_knob(knob, number?);
         }
         let number = self.number(name, number)?;
         match name {
-            "iostats" => self.0.set_iostats(number),
+            "iostats" => self.set_iostats(number != 0),
             "nomerges" => self.0.settings.set_number(name, number),
             _ => {
                 debug_assert_eq!(name, "io_timeout", "each knob that needs no drained queue is set here");
-                self.set_io_timeout(number)
+                self.set_io_timeout_ms(number)
             }
         }
         Ok(())
     }
 
+    /// Sets a knob of the scheduler, for example `read_expire`; [`set_knob`](Self::set_knob) has it as
+    /// `iosched/read_expire`.
+    ///
+    /// # Errors
+    /// The scheduler has no such knob, or the value does not suit it. Nothing has changed then.
+    pub fn set_scheduler_knob(&self, knob: &str, value: i64) -> Result<(), QueueError> {
+        self.0.domains.set_knob(&self.0, knob, value).map_err(|error| match error {
+            KnobError::Unknown => self.unknown(&format!("{SCHEDULER_PREFIX}{knob}")),
+            error => QueueError::BadValue(error),
+        })
+    }
+
+    /// Sets which merges are looked for: the knob `nomerges`.
+    pub fn set_merge_level(&self, level: MergeLevel) {
+        self.0.settings.set_merge_level(level);
+    }
+
+    /// Sets whether the statistics count the requests that enter from now on: the knob `iostats`.
+    pub fn set_iostats(&self, is_on: bool) {
+        self.0.set_iostats(is_on.into());
+    }
+
+    /// Sets how long the driver may keep a request before it is asked about it, in whole milliseconds: the knob
+    /// `io_timeout`.
+    ///
+    /// # Errors
+    /// The time is shorter than a millisecond, or longer than the knob can have.
+    pub fn set_io_timeout(&self, timeout: Duration) -> Result<(), QueueError> {
+        let ms = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
+        self.set_io_timeout_ms(self.number("io_timeout", Ok(ms))?);
+        Ok(())
+    }
+
+    /// Begins to change how many requests each hardware queue may have, queued and with the driver: the knob
+    /// `nr_requests`. The number stays when the scheduler changes later. Without a scheduler, one above the depth
+    /// counts as the depth.
+    ///
+    /// # Errors
+    /// The number is out of range. When the change is made, it refuses a number above the depth if there is no
+    /// scheduler.
+    pub fn change_nr_requests(&self, nr_requests: u32) -> Result<Change, QueueError> {
+        let nr_requests = self.number("nr_requests", Ok(nr_requests.into()))?;
+        Ok(self.change(move |q| q.domains.set_nr_requests(q, nr_requests)))
+    }
+
+    /// Begins to change the locking: the knob `locking`. The change is refused, when it is made, for
+    /// [`Staged`](Locking::Staged), whose buckets belong to one order of the whole queue, with a scheduler that orders
+    /// each hardware queue by itself.
+    pub fn change_locking(&self, locking: Locking) -> Change {
+        self.change(move |q| q.domains.set_locking(q, locking))
+    }
+
+    /// Begins to change whether requests may bypass the scheduler while nothing waits: the knob `bypass`. It stays when
+    /// the locking changes.
+    pub fn change_bypass(&self, bypass: bool) -> Change {
+        self.change(move |q| {
+            q.domains.set_bypass(q, bypass);
+            Ok(())
+        })
+    }
+
+    /// Begins to change the latency target of the in-flight limiter, in microseconds: the knob `wbt_lat_usec`; see
+    /// [`Builder::wbt_lat_usec`](crate::Builder::wbt_lat_usec). The target stays when the scheduler changes later.
+    ///
+    /// # Errors
+    /// The value is out of range. When the change is made, it refuses a value other than 0 without a scheduler that
+    /// orders the whole queue.
+    pub fn change_wbt_lat_usec(&self, usec: i64) -> Result<Change, QueueError> {
+        let usec = WBT_LAT_USEC.check(usec).map_err(QueueError::BadValue)?;
+        Ok(self.change(move |q| q.domains.set_wbt_lat_usec(q, usec)))
+    }
+
     /// Begins to change a knob from text. For a knob that needs no drained queue the change has nothing to wait for:
     /// it is made already, and [`Change::poll`] and [`Change::wait`] return at once.
     ///
-    /// `nr_requests` and `wbt_lat_usec` stay when the scheduler changes later. Without a scheduler, an `nr_requests`
-    /// above the depth counts as the depth. Where no scheduler orders the whole queue, nothing is held back whatever
-    /// `wbt_lat_usec` is. Whether requests pass the scheduler by stays when the locking changes.
+    /// Programs call [`change_nr_requests`](Self::change_nr_requests) and the like, which take values and do the same.
     ///
     /// # Errors
     /// There is no such knob, or the value does not suit it. Nothing has changed then. When the change is made, it
-    /// refuses what does not suit the scheduler: an `nr_requests` above the depth without one; the locking
-    /// [`Staged`](Locking::Staged), whose buckets belong to one order of the whole queue, with one that orders each
-    /// hardware queue by itself; and a `wbt_lat_usec` other than 0 without one that orders the whole queue.
+    /// refuses what does not suit the scheduler.
     pub fn change_knob(&self, name: &str, value: &str) -> Result<Change, QueueError> {
         match name {
             "scheduler" => self.change_scheduler(value),
-            "locking" => {
-                let locking = value.parse()?;
-                Ok(self.change(move |q| q.domains.set_locking(q, locking)))
-            }
-            "bypass" => {
-                let bypass = self.number(name, parse(name, value))? != 0;
-                Ok(self.change(move |q| {
-                    q.domains.set_bypass(q, bypass);
-                    Ok(())
-                }))
-            }
-            "wbt_lat_usec" => {
-                let usec = WBT_LAT_USEC.check(parse(name, value)?).map_err(QueueError::BadValue)?;
-                Ok(self.change(move |q| q.domains.set_wbt_lat_usec(q, usec)))
-            }
-            "nr_requests" => {
-                let nr_requests = self.number(name, parse(name, value))?;
-                Ok(self.change(move |q| q.domains.set_nr_requests(q, nr_requests)))
-            }
+            "locking" => Ok(self.change_locking(value.parse()?)),
+            "bypass" => Ok(self.change_bypass(self.number(name, parse(name, value))? != 0)),
+            "wbt_lat_usec" => self.change_wbt_lat_usec(parse(name, value)?),
+            "nr_requests" => self.change_nr_requests(self.number(name, parse(name, value))?),
             _ => {
                 self.set_knob(name, value)?;
                 Ok(Change { q: self.clone(), freeze: None, apply: None, result: Ok(()) })
@@ -159,7 +212,7 @@ impl RequestQueue {
 
     /// Moves the timeout scan to an earlier time. Otherwise the scan would come too late for requests issued under the
     /// new, shorter timeout.
-    fn set_io_timeout(&self, ms: u32) {
+    fn set_io_timeout_ms(&self, ms: u32) {
         self.0.settings.set_number("io_timeout", ms);
         let next = self.clock().now().after(self.0.settings.timeout_ns());
         // Release publishes the new timeout to a thread that begins a scan that was due. Otherwise that thread would
@@ -202,6 +255,29 @@ mod tests {
             assert_ne!(q.knob(name), before, "{name}");
         }
         assert_eq!(q.change_knob("nomerges", "1").unwrap().poll(), Some(Ok(())));
+    }
+
+    /// Red if a knob set by value differs from the same knob set by text, or is not checked as by text.
+    #[test]
+    fn a_knob_by_value_is_the_knob_by_text() {
+        let q = RequestQueue::builder(spec::open("null").unwrap()).scheduler("mq-deadline").build().unwrap();
+        q.set_merge_level(MergeLevel::Never);
+        q.set_iostats(false);
+        q.set_io_timeout(Duration::from_secs(7)).unwrap();
+        q.set_scheduler_knob("fifo_batch", 3).unwrap();
+        q.change_nr_requests(48).and_then(Change::wait).unwrap();
+        q.change_locking(Locking::Single).wait().unwrap();
+        q.change_bypass(false).wait().unwrap();
+        q.change_wbt_lat_usec(500).and_then(Change::wait).unwrap();
+        let shown = |name| q.knob(name).unwrap();
+        assert_eq!(["nomerges", "iostats", "io_timeout", "iosched/fifo_batch"].map(shown), ["2", "0", "7000", "3"]);
+        assert_eq!(["nr_requests", "bypass", "wbt_lat_usec"].map(shown), ["48", "0", "500"]);
+        assert!(shown("locking").contains("[single]"));
+        let by_text = |name, value: &str| q.change_knob(name, value).err();
+        assert_eq!(q.change_nr_requests(0).err(), by_text("nr_requests", "0"));
+        assert_eq!(q.set_io_timeout(Duration::ZERO).err(), by_text("io_timeout", "0"));
+        assert_eq!(q.change_wbt_lat_usec(-2).err(), by_text("wbt_lat_usec", "-2"));
+        assert_eq!(q.set_scheduler_knob("slice", 1).err(), q.knob("iosched/slice").err());
     }
 
     /// Red if the list leaves out a knob that there is, or the knob that was meant is not named.

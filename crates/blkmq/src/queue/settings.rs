@@ -194,6 +194,15 @@ impl Settings {
         }
     }
 
+    pub(crate) fn set_merge_level(&self, level: MergeLevel) {
+        let nomerges = match level {
+            MergeLevel::Full => 0,
+            MergeLevel::LastOnly => 1,
+            MergeLevel::Never => 2,
+        };
+        self.nomerges.store(nomerges, Ordering::Relaxed);
+    }
+
     pub(crate) fn timeout_ns(&self) -> u64 {
         u64::from(self.io_timeout_ms.load(Ordering::Relaxed)) * 1_000_000
     }
