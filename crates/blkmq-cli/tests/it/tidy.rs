@@ -514,7 +514,7 @@ fn every_fuzz_target_has_seeds_and_says_what_they_reach() {
     for path in targets {
         let name = path.file_stem().and_then(|name| name.to_str()).expect("its name is text");
         let text = fs::read_to_string(&path).expect("it can be read");
-        assert!(text.contains(&format!("reach::seeds(\"{name}\", ")), "{name} does not say what its seeds reach");
+        assert!(text.contains(&format!("target!(\"{name}\", ")), "{name} does not say what its seeds reach");
         let seeds: Vec<_> = fs::read_dir(root().join("fuzz/seeds").join(name))
             .expect("it has seeds")
             .flatten()
