@@ -1,22 +1,22 @@
 //! The dispatcher: what brings requests from a plug to the driver, and back to their submitters.
 //!
 //! A [`Dispatcher`] is a thread's dispatch context: its lists, its hint for tags, and what it saw last. A submitter has
-//! one, and a background thread has one too. What a thread does not finish it leaves where another thread is certain to
-//! find it: [`tags`] and [`issue`] say how.
+//! one, and a background thread has one too. Work that a thread does not finish stays where another thread is certain
+//! to find it: see [`tags`] and [`issue`].
 //!
 //! A request takes these steps:
 //! 1. take: [`insert`] takes it out of the plug;
-//! 2. order: the scheduler under its lock, lent as a [`section`], merges it, inserts it and chooses it;
+//! 2. order: the scheduler, under its lock (a [`section`]), merges it, or inserts and dispatches it;
 //! 3. ready: it gets a tag ([`tags`]), and goes to the issue list of its hardware queue;
 //! 4. issue: [`issue`] gives it to the driver;
-//! 5. complete: [`complete`] takes it back, and [`deliver`] hands its operations to their submitters.
+//! 5. complete: [`complete`] takes it back, and [`deliver`] delivers its operations to their submitters.
 //!
-//! Two ways lead to the driver. A request is *dispatched* if the scheduler has chosen it. It has *passed* if it never
-//! was in a scheduler, because there is none, or because the scheduler says that it would hand the request out at once
-//! ([`pass`]). The [`Locking`](crate::queue::Locking) says which thread is at the scheduler, how much that thread
-//! chooses under one hold, and where other threads leave their requests ([`locking`]).
+//! Requests reach the driver in two ways. A request is *dispatched* if the scheduler chose it. It *bypasses* the
+//! scheduler if there is none, or if the scheduler would dispatch it at once ([`pass`]). The
+//! [`Locking`](crate::queue::Locking) decides which thread enters the scheduler, how many requests that thread
+//! dispatches under one hold, and where other threads publish their requests ([`locking`]).
 //!
-//! [`drive`] takes all steps in turn until nothing can go on. Submitters and [`background`] threads call it.
+//! [`drive`] repeats these steps until nothing can proceed. Submitters and [`background`] threads call it.
 
 mod background;
 mod complete;
@@ -52,28 +52,28 @@ use crate::request::{Location, Request, RqList};
 use blkmq_sync::peek;
 use blkmq_sync::tags::{Hint, Tag};
 
-/// Requests: a thread's share. A thread that has dispatched so many, or as many as it brought itself if these are more,
-/// leaves the rest to other threads and goes back to its own work. Under `combining` a combiner that inserts may choose
-/// as many more as it brought.
+/// A thread's budget, in requests. A thread that has dispatched so many, or as many as it inserted if those are more,
+/// defers the rest to other threads and returns to its own work. Under `combining`, a combiner that inserts may
+/// dispatch as many more as it inserted.
 const DISPATCH_BUDGET: usize = 64;
 
-/// A thread's private state: the lists that it works on, and the tag that it would like next.
+/// A thread's dispatch context: the lists that it works on, and its hint for the next tag.
 #[derive(Debug)]
 pub(crate) struct Dispatcher {
     /// The thread's number among the queue's threads.
     thread: u16,
     own: OwnThreadState,
     hint: Hint,
-    /// Chosen requests with tags, on their way to the issue list of `ready_hctx`.
+    /// Dispatched requests with tags, to be appended to the issue list of `ready_hctx`.
     ready: RqList,
     ready_hctx: u16,
-    /// The hardware queues that hold something to be issued.
+    /// The hardware queues with requests to issue.
     touched: IndexSet,
-    /// Requests that go through the scheduler, while the scheduler is asked.
+    /// The requests of a fast-path dispatch, while the scheduler orders them.
     fast_batch: FastBatch,
-    /// Finished requests that are to be completed.
+    /// Finished requests, to be completed.
     finished: RqList,
-    /// The threads to tell of what the driver works on now.
+    /// The threads to notify of requests that the driver has started.
     started: Started,
     /// Requests that the driver gave back.
     requeued: RqList,
@@ -81,24 +81,24 @@ pub(crate) struct Dispatcher {
     completed: RqList,
     /// Completed operations of other submitters, not yet delivered.
     outbox: Outbox,
-    /// Whether this thread must dispatch once more before it goes: it has put a request on a dispatch list, or it has
-    /// put back tags that it did not use, and requests may have waited for these tags or for the room that they took.
+    /// This thread must dispatch once more before it returns: it has put a request on a dispatch list, or has put back
+    /// unused tags for which requests may have waited.
     must_dispatch: bool,
-    /// Since this thread was at the scheduler last, it has put tags back, or parked something, or the scheduler may let
-    /// go what it held back. If another thread is at the scheduler, that thread must look once more.
+    /// Since this thread last entered the scheduler, it has put tags back or added to a dispatch list, or the scheduler
+    /// may dispatch what it held back. If another thread is in the scheduler, that thread must re-check.
     has_pending_event: bool,
-    /// The queue was quiesced when this thread looked last, so it left things undone.
+    /// The queue was quiesced at this thread's last poll, so that poll did nothing.
     saw_quiesced: bool,
-    /// How often something had been left to other threads when this thread looked last.
+    /// The number of deferrals that this thread read at its last poll.
     deferrals: u32,
-    /// The time at which the scheduler was to let go what it holds back, as this thread read it when it looked last.
+    /// The time at which the scheduler will dispatch what it holds back, as read at this thread's last poll.
     planned: u64,
-    /// The time of the last `drive` that did something.
+    /// The time of the last `drive` that found the queue running.
     looked: Time,
 }
 
 impl Dispatcher {
-    /// A dispatcher of the thread that has this number among the threads of `q`.
+    /// A dispatcher for the thread with this number in `q`.
     pub(crate) fn new(q: Arc<Queue>, thread: u16) -> Self {
         Self {
             thread,
@@ -153,13 +153,13 @@ impl Dispatcher {
         self.completed.len()
     }
 
-    /// The queue was quiesced when this thread looked last, so it left things undone.
+    /// The queue was quiesced at this thread's last poll, so that poll did nothing.
     #[inline]
     pub(crate) const fn saw_quiesced(&self) -> bool {
         self.saw_quiesced
     }
 
-    /// The time of the last [`drive`](Self::drive) that did something.
+    /// The time of the last [`drive`](Self::drive) that found the queue running.
     #[inline]
     pub(crate) const fn looked(&self) -> Time {
         self.looked
@@ -170,7 +170,7 @@ impl Dispatcher {
         peek(|| self.thread(q).activity.is_active())
     }
 
-    /// Puts a chosen request with its tag on its way to the issue list, in the order of the calls.
+    /// Queues a dispatched request with its tag for the issue list, in the order of the calls.
     fn make_ready(&mut self, q: &Queue, mut rq: Request<'_>, tag: Tag) {
         debug_assert!(rq.body().tag.is_none(), "a request gets one tag: {rq:?}");
         rq.body_mut().tag = Some(tag);
@@ -186,7 +186,7 @@ impl Dispatcher {
         }
     }
 
-    /// Appends what is ready to its issue list.
+    /// Appends the ready requests to their issue list.
     fn append_ready(&mut self, q: &Queue) {
         if !self.ready.is_empty() {
             let issue = &q.hctxs.get(self.ready_hctx).issue;
@@ -198,18 +198,18 @@ impl Dispatcher {
         }
     }
 
-    /// Notes that a hardware queue's issue list is to be drained in this run.
+    /// Marks a hardware queue's issue list to be drained in this run.
     fn touch(&mut self, hctx: u16) {
         self.touched.add(hctx);
     }
 
-    /// Whether this thread has nothing in its hands that another thread would have to wait for. For assertions.
+    /// Whether this thread holds no request that another thread may wait for. For assertions.
     pub(crate) fn is_done(&self) -> bool {
         let lists = [&self.ready, &self.finished, &self.requeued];
         lists.iter().all(|list| list.is_empty()) && self.touched.is_empty() && self.outbox.is_empty()
     }
 
-    /// Issues what is ready and what else this thread has appended.
+    /// Issues the ready requests, and drains the issue lists to which this thread has appended.
     #[inline(always)]
     fn issue_touched(&mut self, q: &Queue, now: Time) {
         self.append_ready(q);
@@ -218,7 +218,7 @@ impl Dispatcher {
         }
     }
 
-    /// Asks the driver what has finished on a hardware queue.
+    /// Polls the driver for finished requests of a hardware queue.
     fn poll_hctx(&mut self, q: &Queue, hctx: u16, now: Time) {
         let before = self.finished.len();
         let mut done = Done::new(&q.slots, &mut self.finished);

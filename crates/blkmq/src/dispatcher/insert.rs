@@ -1,4 +1,4 @@
-//! Inserting: the requests of a plug [pass](super::pass), or go into the scheduler, where they merge with what waits
+//! Inserting: the requests of a plug [bypass](super::pass) the scheduler, or enter it and merge with requests that wait
 //! there. Without a scheduler they wait in a software queue.
 
 use blkmq_sched::Time;
@@ -22,8 +22,8 @@ pub(super) struct Plug<'q> {
 }
 
 impl Dispatcher {
-    /// Takes what a plug holds into the queue, and dispatches. What may not enter a frozen queue stays in the plug. The
-    /// caller is inside, and has read the queue's word there as `seen`.
+    /// Takes the requests of a plug into the queue, and dispatches. Requests that may not enter a frozen queue stay in
+    /// the plug. The caller is inside, and has read the queue's word there as `seen`.
     pub(crate) fn take_plug(&mut self, q: &Queue, plug: &mut RqList, now: Time, seen: Snapshot) {
         debug_assert!(
             !plug.is_empty() && self.is_inside(q),
@@ -37,11 +37,11 @@ impl Dispatcher {
         let dispatched = self.insert(q, plug, now, seen);
         if seen.is_quiesced() {
             // The thread that ends the quiescence wakes other threads. If the quiescence has ended already, other
-            // threads may have left something with this thread meanwhile.
+            // threads may have published requests to this thread meanwhile.
             q.defer(self.thread);
             self.saw_quiesced = true;
             if !self.finished.is_empty() {
-                // What was refused may belong to another thread, and this thread may leave before the queue goes on.
+                // Refused requests may belong to another thread, and this thread may leave before the queue runs again.
                 self.complete(q, now);
                 self.wake_delivered(q);
             }
@@ -60,11 +60,11 @@ impl Dispatcher {
         });
     }
 
-    /// Inserts what a plug holds. Requests that find no room wait behind the scheduler. Requests that need flushes go
-    /// to the flush machine. Operations that must not wait, but would have to, are finished with [`Status::Again`].
+    /// Inserts the requests of a plug. Requests for which there is no room go to the backlog, and those that need
+    /// flushes to the flush machine. Operations that must not wait, but would have to, finish with [`Status::Again`].
     /// `seen` is the queue's word as the caller read it inside. If the word says quiesced, the caller does not run, so
-    /// nothing may be started here. Returns how far dispatching came together with the insertion, or `None` if this
-    /// thread still has to dispatch.
+    /// nothing may be started here. Returns how far the insertion dispatched, or `None` if this thread still has to
+    /// dispatch.
     fn insert(&mut self, q: &Queue, plug: &mut RqList, now: Time, seen: Snapshot) -> Option<Dispatched> {
         debug_assert!(
             !plug.is_empty() && self.is_done(),
@@ -80,8 +80,8 @@ impl Dispatcher {
                 entered += self.pass(&starting, &mapping, plug);
             }
             if plug.is_empty() {
-                // Everything has passed, and what waits is another thread's; or `dispatched` says that this thread put
-                // something into its software queue.
+                // All requests have bypassed the scheduler, and those that wait are another thread's; or `dispatched`
+                // says that this thread put requests into its software queue.
                 break;
             }
             if q.settings.has_scheduler() {
@@ -108,9 +108,9 @@ impl Dispatcher {
         dispatched
     }
 
-    /// Without a scheduler: puts the first request that did not pass, and those behind it that go to the same hardware
-    /// queue, into this submitter's software queue, or the first one into the flush machine. Returns how many
-    /// operations these are, which have been counted.
+    /// Without a scheduler: puts the first request that did not bypass, and those behind it that go to the same
+    /// hardware queue, into this submitter's software queue, or the first one into the flush machine. Returns their
+    /// number of operations, which are counted.
     #[inline(never)]
     fn insert_unordered(&mut self, starting: &StartBatch<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
         debug_assert!(!plug.is_empty(), "there are requests that did not pass");
@@ -136,8 +136,8 @@ impl Dispatcher {
         operations
     }
 
-    /// Makes a plug's requests ready to be left to another thread: they have begun from here on. Returns how many
-    /// operations there are, and the requests that are to be left.
+    /// Begins a plug's requests, so that they can be published. Returns how many operations they are, and the requests
+    /// to publish.
     pub(super) fn begin(&mut self, domain: &Domain, plug: &mut Plug<'_>) -> (u64, RqList) {
         let Plug { starting, mapping, requests, flushes, .. } = plug;
         debug_assert!(!requests.is_empty(), "there are requests to begin");
@@ -185,12 +185,12 @@ impl Dispatcher {
             true
         });
         starting.thread.ctx.put(q, self.thread, index, &mut rest);
-        // The run that follows looks for tags again, with WAITING set.
+        // The run that follows tries for tags again, with WAITING set.
         q.live.word.set_waiting();
     }
 }
 
-/// Hands to `ended` the operations of a list that must not wait, with their status. The others stay at `location`, in
+/// Passes the operations of a list that must not wait to `ended`, with their status. The others stay at `location`, in
 /// order.
 fn refuse_nowait<'q>(slots: &'q Slots, list: &mut RqList, location: Location, mut ended: impl FnMut(Request<'q>)) {
     for _ in 0..list.len() {

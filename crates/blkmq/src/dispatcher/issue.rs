@@ -5,9 +5,9 @@
 //! driver refuses stays at the head of the list, and the hardware queue is marked as stalled. Every thread that polls a
 //! stalled hardware queue tries it again. Threads that sleep are woken, so that they plan for the next try.
 //!
-//! If a hardware queue has an owner, only the owner drains its issue list. Any other thread that appends leaves a word
-//! in the inbox and wakes the owner. The owner takes the word away before it drains. Before the owner sleeps, it looks
-//! for a word last, behind its fence.
+//! If a hardware queue has an owner, only the owner drains its issue list. Any other thread that appends sets the flag
+//! of the owner's inbox and wakes the owner. The owner clears the flag before it drains, and checks it last, behind its
+//! fence, before it sleeps.
 
 use blkmq_sched::Time;
 
@@ -19,12 +19,11 @@ use blkmq_sync::atomic::Ordering;
 use blkmq_sync::unless_mutated;
 use blkmq_sync::{Stage, stage};
 
-/// Rounds: how often a drainer looks again for what other threads appended before it leaves the rest to them.
+/// The most rounds in which a drainer takes what other threads appended, before it leaves the rest to them.
 const DRAIN_ROUNDS: u32 = 64;
 
 impl Dispatcher {
-    /// Drains a hardware queue's issue list, unless another thread drains it or owns it: then it is left to that
-    /// thread.
+    /// Drains a hardware queue's issue list, unless another thread drains or owns it.
     pub(super) fn issue(&mut self, q: &Queue, index: u16, now: Time) {
         let hctx = q.hctxs.get(index);
         if q.is_owned && unless_mutated("issue.owner") {
@@ -43,9 +42,9 @@ impl Dispatcher {
         let drained = hctx.issue.drain(DRAIN_ROUNDS, |pending, chain| {
             pending.take_over(&q.slots, chain, Location::IssueList);
             let refused = !pending.is_empty() && self.offer(q, index, pending, now);
-            // Only a thread that holds the issue list takes the mark away, and only if nothing stays at the head. Two
-            // threads set the mark after they have let go the list: this thread below, if its rounds have run out, and
-            // a thread in which the driver panicked (`PanicGuard`). At worst a poll then tries the list in vain.
+            // Only a thread that holds the issue list clears the mark, and only if nothing stays at the head. Two
+            // threads set the mark after they have released the list: this thread below, if its rounds have run out,
+            // and a thread in which the driver panicked (`PanicGuard`). At worst a poll then finds the list empty.
             if hctx.stalled.load(Ordering::Relaxed) != refused {
                 mark(refused);
             }
@@ -60,7 +59,7 @@ impl Dispatcher {
         }
     }
 
-    /// Issues what is ready without the issue list. For drivers that take concurrent calls, when no order is kept.
+    /// Issues the ready requests without the issue list. For drivers that take concurrent calls, when no order is kept.
     #[inline]
     pub(super) fn issue_directly(&mut self, q: &Queue, now: Time) {
         debug_assert!(q.is_concurrent, "requests go past the issue list only to a driver that takes concurrent calls");
@@ -75,7 +74,7 @@ impl Dispatcher {
         self.tell_started(q);
     }
 
-    /// Wakes the threads that must plan for what the driver has begun to work on. Called when the driver has the
+    /// Wakes the threads that must plan for requests which the driver has started. Called when the driver has the
     /// requests, so that its next event counts them, and under no lock.
     #[inline]
     fn tell_started(&mut self, q: &Queue) {
@@ -113,8 +112,8 @@ impl Dispatcher {
     }
 }
 
-/// What is done if the driver panics while it is offered requests. This thread works for other submitters too: what it
-/// has not given to the driver yet, and what other threads appended meanwhile, is left to the next thread that polls.
+/// Cleans up if the driver panics in `queue_rqs`. This thread works for other submitters too: requests that it has not
+/// given to the driver yet, and those that other threads appended meanwhile, stay for the next thread that polls.
 struct PanicGuard<'q> {
     q: &'q Queue,
     thread: u16,
@@ -124,7 +123,7 @@ struct PanicGuard<'q> {
 }
 
 impl PanicGuard<'_> {
-    /// The driver has returned. Gives back what the driver did not take.
+    /// The driver has returned. Returns the requests that the driver did not take.
     ///
     /// COST: none. Nothing is dropped here.
     #[inline]
@@ -139,12 +138,12 @@ impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         debug_assert!(std::thread::panicking(), "the driver has not returned");
         std::mem::take(&mut self.pending).hand_over(&self.q.slots, &self.q.hctxs.get(self.index).issue);
-        // All of them: this thread owes a drain of each list to which it has appended. Where it has not, one look finds
-        // nothing, and takes the mark away.
+        // All of them: this thread owes a drain of each list to which it has appended. Where it has not, the next poll
+        // finds nothing, and clears the mark.
         //
-        // This thread has let the issue list go before it comes here. If another thread holds the list by now, that
-        // thread may take this mark away. It then looks at the list once more, behind its fence, and finds what this
-        // thread has put there: the fence pairs with this Release.
+        // This thread has released the issue list. If another thread holds the list by now, that thread may clear this
+        // mark. It then checks the list once more, behind its fence, and finds what this thread has appended: the fence
+        // pairs with this Release.
         self.q.hctxs.iter().for_each(|(_, hctx)| hctx.stalled.store(true, Ordering::Release));
         self.q.notify_others(self.thread);
     }

@@ -1,17 +1,17 @@
-//! Passing: requests go to the driver without a scheduler, because there is none, or because nothing waits and it would
-//! hand them straight back.
+//! The bypass: requests go to the driver without entering the scheduler, because there is none, or because nothing
+//! waits and it would dispatch them at once.
 //!
-//! The scheduler says under its lock whether it would do so, and for which one class. The queue's word then shows this
-//! class as its gate. A thread that passes counts its requests on a line of its own, and a thread that shuts the gate
-//! reads those counts: [`word`](blkmq_sync::word) shows the interleaving. So a thread that inserts a request of another
-//! class knows of everything that has passed, and strict classes stay strict.
+//! The scheduler decides under its lock whether requests may bypass it, and for which one class. The queue's word then
+//! publishes this class as its gate. A thread counts the requests that bypass on a cache line of its own, and a thread
+//! that shuts the gate reads those counts: [`word`](blkmq_sync::word) shows the interleaving. So a thread that inserts
+//! a request of another class knows of every request that bypassed, and strict classes stay strict.
 //!
-//! A request never passes what lacks something or is held back: that has set WAITING in the word. It may pass what
-//! another thread, or this one, inserted or left a moment ago, for which a thread is about to look for a tag. While
-//! there are tags for both it does not matter which comes first, and if there are not, WAITING is set, and nothing
-//! passes until nothing waits. So while the device takes what comes, a thread that is at the scheduler, or lost its
-//! processor there, keeps no other thread from passing. A request that passes may reach the driver before one that was
-//! chosen earlier and is still in a list of the thread that chose it.
+//! A request never overtakes one that waits for a tag, or that the scheduler holds back: such a request has set WAITING
+//! in the word. It may overtake one that was inserted or published a moment ago, and for which a thread is about to
+//! take a tag. While there are tags for both, their order does not matter. If there are not, WAITING is set, and
+//! nothing bypasses until nothing waits. So a thread that is preempted in the scheduler keeps no other thread from
+//! bypassing it while the device has tags. A request that bypasses may reach the driver before one that was dispatched
+//! earlier and is still on a list of the thread that dispatched it.
 
 use blkmq_sched::{Class, Op, SchedDomain};
 
@@ -21,14 +21,14 @@ use crate::request::{FlushStep, Location, Request, RqList, StatClass};
 use blkmq_sync::word::Gate;
 use blkmq_sync::{Stage, stage};
 
-/// Which requests may pass now. Without a scheduler all may while nothing waits.
+/// The requests that may bypass now. Without a scheduler all may, while nothing waits.
 #[inline]
 fn gate(q: &Queue) -> Option<Gate> {
     let seen = q.live.word.load();
     if q.settings.has_scheduler() { seen.gate() } else { seen.is_open().then_some(Gate::ALL) }
 }
 
-/// Requests at the front of a plug that may pass and go to one hardware queue.
+/// Requests at the front of a plug that may bypass and go to one hardware queue.
 struct BypassRun {
     gate: Gate,
     hctx: u16,
@@ -36,8 +36,8 @@ struct BypassRun {
 }
 
 impl BypassRun {
-    /// Takes the run out of a plug. `belongs` says which requests may go together, beside what the gate says. Returns
-    /// nothing if the first request may not pass.
+    /// Takes the run out of a plug. `belongs` further restricts which requests go together. Returns `None` if the first
+    /// request may not bypass.
     #[inline(always)]
     fn take(
         q: &Queue,
@@ -59,21 +59,21 @@ impl BypassRun {
     }
 }
 
-/// What requests that pass together need beside tags.
+/// What requests that bypass together need, besides tags.
 trait Needs {
-    /// Adds a request. Returns false if it lacks something.
+    /// Adds a request. Returns false if its need cannot be met.
     fn meet(&mut self, rq: &mut Request<'_>) -> bool;
 
-    /// Called before the look at the gate that decides whether the requests pass.
+    /// Called before the deciding check of the gate.
     fn note(&mut self, _q: &Queue) {}
 
-    /// Called after that look. `passes`: the gate was still open. Returns whether the requests pass.
+    /// Called after that check. `passes`: the gate was still open. Returns whether the requests bypass.
     fn end(&mut self, passes: bool) -> bool {
         passes
     }
 }
 
-/// In a queue that is plain.
+/// No needs: a plain queue.
 struct NoNeeds;
 
 impl Needs for NoNeeds {
@@ -83,7 +83,7 @@ impl Needs for NoNeeds {
     }
 }
 
-/// A token each, if the scheduler takes tokens.
+/// A depth token each, if the scheduler takes depth tokens.
 impl Needs for Option<TakenTokens<'_>> {
     #[inline]
     fn meet(&mut self, rq: &mut Request<'_>) -> bool {
@@ -111,9 +111,9 @@ impl Needs for Option<BypassReport<'_>> {
 }
 
 impl Dispatcher {
-    /// Starts the requests at the front of a plug that may pass, as far as there are tags. Returns how many operations
-    /// these requests are, which have been counted: each before it is given to the driver, so that a driver that panics
-    /// leaves no request that is over but never entered.
+    /// Starts the requests at the front of a plug that may bypass, as far as there are tags. Returns their number of
+    /// operations. Each is counted before the driver gets it, so that a driver that panics leaves no request that
+    /// completed but never entered.
     ///
     /// COST: per run of one class and hardware queue, a load of the queue's word, which is not written while requests
     /// pass, a read-modify-write of a tag word and, with a scheduler, a fence; per request, its slot and this thread's
@@ -128,13 +128,13 @@ impl Dispatcher {
             entered += operations;
             if q.is_concurrent {
                 self.issue_directly(q, starting.now);
-                // What the driver gave back comes before what is chosen from here on.
+                // Requests that the driver gave back come before those dispatched from here on.
                 self.requeue_returned(q);
             }
             if plug.is_empty() {
                 break;
             }
-            // What is ordered behind these requests must not reach the driver before them.
+            // Requests that are ordered behind these must not reach the driver before them.
             self.append_ready(q);
             if !goes_on {
                 break;
@@ -143,9 +143,9 @@ impl Dispatcher {
         entered
     }
 
-    /// Starts the requests at the front of a plug that may pass and go to one hardware queue, as far as there are tags.
-    /// Returns how many operations they are, and whether those behind them may pass too. Returns nothing if the first
-    /// request may not pass.
+    /// Starts the requests at the front of a plug that may bypass and go to one hardware queue, as far as there are
+    /// tags. Returns their number of operations, and whether the requests behind them may bypass too. Returns `None` if
+    /// the first request may not bypass.
     #[inline(always)]
     fn pass_run(
         &mut self,
@@ -197,16 +197,16 @@ impl Dispatcher {
         let run = BypassRun::take(q, mapping, gate, plug, |rq| SchedDomain::of(rq.op()) == of)?;
         let mut tokens = q.pools().map(|pools| pools.take_some(of, self.thread, run.list.len()));
         let (operations, goes_on) = self.start(starting, run, plug, &mut tokens);
-        // Where a tag or a token is lacking, some of the others may have been claimed that no request got.
+        // If a tag or a depth token is missing, others may have been claimed that no request got.
         if tokens.is_some_and(TakenTokens::end) || !goes_on {
             self.note_empty_claim(q);
         }
         Some((operations, goes_on))
     }
 
-    /// Starts the requests of a run, as far as there are tags and what they need beside tags. The others go back to the
-    /// front of the plug. Starts none if the gate is shut before they are through. Returns how many operations were
-    /// started, and whether all were.
+    /// Starts the requests of a run, as far as there are tags and their other needs are met. The others go back to the
+    /// front of the plug. Starts none if the gate is shut meanwhile. Returns how many operations were started, and
+    /// whether all were.
     #[inline(always)]
     fn start(
         &mut self,
@@ -217,7 +217,7 @@ impl Dispatcher {
     ) -> (u64, bool) {
         let (q, BypassRun { gate, hctx, mut list }) = (starting.q, run);
         debug_assert!(!list.is_empty(), "a run has requests");
-        // Where all may pass, the scheduler is told nothing, and so nothing is counted for it.
+        // Where all requests may bypass, the scheduler gets no feedback, so nothing is counted for it.
         let is_counted = gate.class() != Gate::ANY;
         self.make_ready_on(q, hctx);
         let (mut limited, mut operations, mut is_special) = (0, 0, false);
@@ -274,18 +274,17 @@ impl Dispatcher {
         (operations, !is_short)
     }
 
-    /// Tags or tokens may have been claimed, and are back unused. This thread fences and checks WAITING, as a completer
-    /// does, because another thread may have needed them.
+    /// Tags or depth tokens may have been claimed and put back unused. Fences and checks WAITING, as a completer does,
+    /// because another thread may have needed them.
     #[inline(never)]
     fn note_empty_claim(&mut self, q: &Queue) {
         q.live.fence_before_notify();
         self.has_pending_event = true;
-        // What waits may wait in another domain, where this thread does not come otherwise.
+        // The waiting request may be in another domain, which this thread would not visit otherwise.
         self.must_dispatch |= q.live.word.load().is_waiting();
     }
 
-    /// Called when the gate was shut meanwhile. The tags go back as a completer puts them back, and the requests are as
-    /// they were.
+    /// Called when the gate was shut meanwhile. Puts the tags back as a completer does, and restores the requests.
     #[cold]
     fn turn_back(&mut self, q: &Queue, index: u16, tagged: &mut RqList) {
         debug_assert!(!tagged.is_empty(), "requests are turned back that were about to pass");
@@ -302,9 +301,9 @@ impl Dispatcher {
             }
             tagged.push_back(rq, Location::Plugged);
         }
-        // Another thread may have lacked one of these tags. Or the scheduler may have held a request back because these
-        // requests were counted as passed. This thread fences, and looks at the scheduler next, when it inserts these
-        // requests. That look finds the other thread's request.
+        // Another thread may have needed one of these tags. Or the scheduler may have held a request back because these
+        // requests were counted as in flight. This thread fences, and enters the scheduler next, to insert these
+        // requests. There it finds the other thread's request.
         q.live.fence_before_notify();
     }
 }

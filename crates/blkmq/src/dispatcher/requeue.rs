@@ -1,12 +1,12 @@
-//! Requeueing: what the driver gave back waits, without a tag, in front of the scheduler.
+//! Requeueing: a request that the driver gave back waits, without a tag, on the dispatch list.
 
 use crate::dispatcher::Dispatcher;
 use crate::queue::{Count, Queue};
 use blkmq_sync::unless_mutated;
 
 impl Dispatcher {
-    /// Puts what the driver gave back on the dispatch lists, without a tag. Such a request is tried again when
-    /// something completes, or at the next poll.
+    /// Adds the requests that the driver gave back to the dispatch lists, without tags. They are tried again when
+    /// another request completes, or at the next poll.
     #[inline]
     pub(super) fn requeue_returned(&mut self, q: &Queue) {
         if !self.requeued.is_empty() {
@@ -24,8 +24,8 @@ impl Dispatcher {
             let tag = rq.body_mut().tag.take();
             debug_assert!(tag.is_some(), "the driver gives back what it was offered with a tag: {rq:?}");
             hctx.add_to_dispatch_list(rq);
-            // After the parking: a thread that sees no mark and goes to sleep either sees the request, or is woken for
-            // the new mark.
+            // After the requests are on the list: a thread that sees no mark and goes to sleep either sees the request,
+            // or is woken for the new mark.
             is_new |= hctx.note_gave_back();
             if unless_mutated("requeue.waiting") {
                 q.live.word.set_waiting();

@@ -1,4 +1,4 @@
-//! The ordered section: the scheduler under its lock, lent to one thread together with all that it needs there.
+//! The ordered section: the scheduler under its lock, with all that the thread in it needs.
 
 mod dispatch;
 mod fast;
@@ -21,21 +21,21 @@ pub(super) struct Section<'q, 's> {
     pub(super) thread: &'q ThreadState,
     pub(super) domain: &'s Domain,
     pub(super) hold: &'s mut Hold,
-    /// The thread's own lists. What the section does with them happens under the lock.
+    /// The thread's own lists, which the section uses under the lock.
     pub(super) dispatcher: &'s mut Dispatcher,
     pub(super) now: Time,
-    /// Whether WAITING was set when this thread came. If so, a look in vain needs no second look.
+    /// Whether WAITING was set when this thread entered. If so, one attempt is enough.
     pub(super) waiter_present: WaiterPresent,
-    /// Whether what is inserted looks for a merge: always, but for a measure of the baseline `staged`.
+    /// Whether an inserted request looks for a merge: always, except under one measure of the baseline `staged`.
     pub(super) looks_for_merges: bool,
-    /// Whether the scheduler is to be asked earlier than the threads that sleep know.
+    /// Whether the scheduler has to be asked earlier than sleeping threads have planned for.
     tells: bool,
 }
 
 impl Domain {
     /// Enters the ordered section as of `now`: `run` works under the scheduler's lock, as
-    /// [`with_hold`](Self::with_hold) says. The section wakes the threads that sleep if the scheduler is to be asked
-    /// earlier than they know. `thread` and `dispatcher` belong to the calling thread, which must not be in the section
+    /// [`with_hold`](Self::with_hold) says. Wakes sleeping threads if the scheduler has to be asked earlier than they
+    /// have planned for. `thread` and `dispatcher` belong to the calling thread, which must not be in the section
     /// already.
     #[inline]
     pub(super) fn enter<'q, R>(
@@ -72,29 +72,30 @@ impl Domain {
 }
 
 impl Section<'_, '_> {
-    /// Whether one thread looks for all. For assertions.
+    /// Whether the thread in the scheduler dispatches for all threads. For assertions.
     fn looks_for_all(&self) -> bool {
         peek(|| self.q.locking() == Locking::Combining)
     }
 
-    /// Looks whether WAITING is set: see [`Liveness::waiter_present`](blkmq_sync::liveness::Liveness::waiter_present).
-    /// For a locking under which one thread looks for all.
+    /// Reads WAITING: see [`Liveness::waiter_present`](blkmq_sync::liveness::Liveness::waiter_present). For a locking
+    /// under which one thread dispatches for all.
     #[inline]
     pub(super) fn hear(&mut self) {
         debug_assert!(self.looks_for_all(), "where each thread looks for itself, none fences for the others");
         let waiter_present = self.q.live.waiter_present();
-        // The combiner of another domain may clear WAITING. So this thread has fenced, and goes on as if it was not
-        // told.
+        // The combiner of another domain may clear WAITING. So this thread has fenced, and continues as if WAITING were
+        // clear.
         self.waiter_present = if self.domain.is_whole() { waiter_present } else { WaiterPresent::NO };
     }
 
-    /// Makes WAITING say whether anything waits, here or elsewhere. For a locking under which one thread looks for all
-    /// that waits in its domain. `is_cut_short`: this thread may leave something although it lacked nothing.
+    /// Sets or clears WAITING by whether anything waits, here or elsewhere. For a locking under which one thread
+    /// dispatches for all of its domain. `is_cut_short`: requests may stay behind although there were tags and room for
+    /// them.
     ///
     /// # Several domains
-    /// The combiner of another domain may have read that nothing waits here, before this section showed it, and be
-    /// about to clear WAITING. If this thread lacked something since, it has set WAITING once more, and the clearing
-    /// fails. A thread that lacked nothing sets WAITING here for that, even if WAITING is set.
+    /// The combiner of another domain may have read that nothing waits here, before this section published its counts,
+    /// and be about to clear WAITING. If this thread has prepared to wait since, it has set WAITING once more, and the
+    /// clearing fails. A thread that has not sets WAITING here for that reason, even if it is set already.
     #[inline]
     pub(super) fn settle(&mut self, is_cut_short: bool) {
         debug_assert!(
@@ -113,14 +114,14 @@ impl Section<'_, '_> {
         });
     }
 
-    /// Shows other threads what waits here, before this thread may leave some of it. A queue with one domain needs
-    /// this only when the section ends.
+    /// Publishes how many requests wait here, before some of them may stay behind. A queue with one domain needs this
+    /// only when the section ends.
     ///
     /// # Liveness
-    /// A thread that brings a tag finds WAITING set, and then comes to the domains that show that something waits
-    /// there. And a thread clears WAITING if no domain shows that. So a section shows what waits first, then sets
-    /// WAITING because it lacks something, and then fences (`Liveness::prepare_to_wait`). A thread whose fence comes
-    /// later, and a thread that reads WAITING as set there, find what was shown.
+    /// A thread that frees a tag finds WAITING set, and then visits the domains whose counts say that something waits.
+    /// A thread clears WAITING if no domain's counts say so. So a section first publishes its counts, then sets
+    /// WAITING, and then fences (`Liveness::prepare_to_wait`). A thread whose fence comes later, and a thread that
+    /// reads WAITING as set there, see the counts.
     #[inline]
     pub(super) fn show(&self) {
         if !self.domain.is_whole() && unless_mutated("split.show") {
@@ -128,7 +129,7 @@ impl Section<'_, '_> {
         }
     }
 
-    /// Notes when the scheduler would let go what it holds back, if it holds something back.
+    /// Plans for the time at which the scheduler will dispatch what it holds back, if it holds something back.
     #[inline]
     pub(super) fn plan(&mut self, is_held_back: bool) {
         let tells = self.domain.plan(self.hold, is_held_back, self.now);
@@ -138,7 +139,7 @@ impl Section<'_, '_> {
         self.tells |= tells;
     }
 
-    /// Adds to the backlog what was left with the combiner.
+    /// Adds the published requests to the backlog.
     #[inline]
     pub(super) fn take_over(&mut self, published: Chain) {
         debug_assert!(
@@ -159,8 +160,8 @@ mod tests {
     use crate::driver::spec::open;
     use crate::{Bio, Buffer, Client, RequestQueue};
 
-    /// Red if a section that is cut short leaves WAITING as it is because it is set: then the combiner of another
-    /// domain, which has read before that nothing waited here, clears it.
+    /// Red if a section that is cut short does not set WAITING because it is set already: the combiner of another
+    /// domain, which has read before that nothing waited here, would clear it.
     #[test]
     fn what_a_section_leaves_in_one_of_several_domains_keeps_waiting_set() {
         let device = open("null,irqmode=0,submit_queues=2,poll_queues=0").expect("the spec is good");
@@ -176,7 +177,7 @@ mod tests {
         assert!(seen.is_waiting());
         q.domain(0).enter(q, q.threads.get(thread), &mut dispatcher, q.clock().now(), |section| section.settle(true));
         let is_cleared = q.live.word.clear_waiting(seen);
-        // First the end, because a submitter that is dropped waits for its requests.
+        // The section ends first, because dropping a submitter waits for its requests.
         q.threads.leave(q, thread, None);
         drop(quiesce);
         q.defer(thread);

@@ -1,12 +1,12 @@
 //! Tags: how a request gets one, or waits in front of the scheduler until one comes back.
 //!
-//! A request may stay behind because it lacks a tag, or because the scheduler holds it back until others complete. The
-//! thread that brings the tag or the completion finds the request: see [`liveness`](blkmq_sync::liveness).
+//! A request waits if there is no tag for it, or if the scheduler holds it back until others complete. The thread that
+//! frees the tag or completes the others dispatches it: see [`liveness`](blkmq_sync::liveness).
 //!
-//! Only a thread that looked everywhere and found nothing clears WAITING. The thread does so by a compare-exchange from
-//! the word as it read it before the look. A request left behind meanwhile has changed the word, and the exchange
-//! fails. The word changes too if the gate was shut or opened under one of the holds in between. Then WAITING stays
-//! although perhaps nothing waits, and the next thread that dispatches clears it.
+//! Only a thread that checked every list and found nothing clears WAITING, by a compare-exchange from the word as it
+//! was before the check. A request that began to wait meanwhile has changed the word, so the exchange fails. It also
+//! fails if the gate was shut or opened meanwhile. WAITING then stays set although perhaps nothing waits, and the next
+//! thread that dispatches clears it.
 
 use super::Dispatcher;
 use crate::queue::{HwCtx, Queue};
@@ -15,9 +15,9 @@ use blkmq_sync::liveness::WaiterPresent;
 use blkmq_sync::tags::Tag;
 
 impl Dispatcher {
-    /// What each thread does for itself, unless one thread dispatches for all. First the thread takes what stands in
-    /// front of the scheduler. Then the thread takes what `choose` chooses, up to `bound`. If nothing waits any more,
-    /// the thread clears WAITING. Returns how many requests became ready.
+    /// Dispatches under a locking where each thread dispatches for itself: first from the dispatch lists, then by
+    /// `choose`, up to `bound` requests. Clears WAITING if nothing waits any more. Returns how many requests became
+    /// ready.
     pub(super) fn dispatch_for_itself(
         &mut self,
         q: &Queue,
@@ -36,7 +36,7 @@ impl Dispatcher {
                 break;
             }
         }
-        // The thread at the scheduler has been told, or this thread has looked itself.
+        // The thread in the scheduler was kicked, or this thread has checked everything itself.
         self.has_pending_event = false;
         if seen.is_waiting() && self.nothing_waits(q) {
             let _ = q.live.word.clear_waiting(seen);
@@ -44,8 +44,8 @@ impl Dispatcher {
         chosen
     }
 
-    /// Whether no request waits anywhere for a tag or for the scheduler. The scheduler is looked at under its lock. If
-    /// there are several, what each domain shows is enough: a thread that sets WAITING has shown first what waits
+    /// Whether no request waits for a tag or in the scheduler. A single scheduler is checked under its lock. With
+    /// several domains, their published counts suffice: a thread publishes the count before it sets WAITING
     /// (`Section::show`).
     fn nothing_waits(&self, q: &Queue) -> bool {
         let no_list_waits = || q.hctxs.iter().all(|(_, hctx)| hctx.nr_dispatch() == 0 && !hctx.has_marked_ctx());
@@ -55,8 +55,8 @@ impl Dispatcher {
         }
     }
 
-    /// Makes ready what stands in front of the scheduler on these hardware queues, as far as there are tags. Returns
-    /// how many requests became ready.
+    /// Dispatches from the dispatch lists of these hardware queues, as far as there are tags. Returns how many requests
+    /// became ready.
     pub(super) fn dispatch_listed<'q>(
         &mut self,
         q: &'q Queue,
@@ -82,8 +82,8 @@ impl Dispatcher {
         chosen
     }
 
-    /// Makes a chosen request ready, or parks it if it lacks a tag. Returns how many requests became ready, and
-    /// whether to go on choosing.
+    /// Makes a dispatched request ready, or adds it to the dispatch list if there is no tag. Returns how many requests
+    /// became ready, and whether to dispatch more.
     pub(super) fn give_tag(&mut self, q: &Queue, rq: Request<'_>, waiter_present: WaiterPresent) -> (usize, bool) {
         debug_assert!(rq.body().tag.is_none(), "a request gets one tag: {rq:?}");
         let hctx = q.hctxs.get(rq.body().hctx);
@@ -93,18 +93,18 @@ impl Dispatcher {
             return (1, true);
         }
         hctx.add_to_dispatch_list(rq);
-        // The request is on the list, so from here on this is an ordinary lack of a tag.
+        // The request is on the dispatch list, where it waits for a tag like any other.
         (q.live.prepare_to_wait(|| self.dispatch_listed(q, q.hctxs.iter(), waiter_present)), !has_aside)
     }
 
-    /// Takes a tag. If there is none, WAITING is set, so that a thread that brings a tag back dispatches.
+    /// Takes a tag. If there is none, sets WAITING, so that the thread that frees a tag dispatches.
     pub(super) fn tag_or_wait(&mut self, q: &Queue, hctx: &HwCtx, waiter_present: WaiterPresent) -> Option<Tag> {
         let mut tag = [Tag(0)];
         (self.tags_or_wait(q, hctx, &mut tag, waiter_present) == 1).then_some(tag[0])
     }
 
-    /// Takes tags into the front of `out`, and returns how many. If there is none, WAITING is set, so that a thread
-    /// that brings a tag back dispatches.
+    /// Takes tags into the front of `out`, and returns how many. If there are none, sets WAITING, so that the thread
+    /// that frees a tag dispatches.
     pub(super) fn tags_or_wait(
         &mut self,
         q: &Queue,
@@ -120,14 +120,13 @@ impl Dispatcher {
         q.live.prepare_to_wait_unless(waiter_present, || hctx.tags.get_batch(&mut self.hint, out))
     }
 
-    /// Puts back tags that were taken for nothing, as a completer does, because another thread may have lacked a tag
-    /// meanwhile. The caller looks again at what it chose from. Returns how many requests of the dispatch list got a
-    /// tag.
+    /// Puts back unused tags as a completer does, because another thread may have found none meanwhile. The caller
+    /// re-checks what it dispatched from. Returns how many requests of the dispatch list got a tag.
     pub(super) fn put_back(&mut self, q: &Queue, hctx: &HwCtx, tags: &[Tag]) -> usize {
         debug_assert!(!tags.is_empty(), "tags were taken for nothing");
         let mut given = 0;
-        // Requests on the dispatch list come first, so they get tags here. Otherwise several threads that look by turns
-        // at the list and at the scheduler might each find that another one holds the last tag for nothing.
+        // Requests on the dispatch list come first, so they get tags here. Otherwise several threads that alternate
+        // between the list and the scheduler might each find the last tag held, unused, by another one.
         while given < tags.len()
             && hctx.nr_dispatch() > 0
             && let Some(rq) = hctx.take_from_dispatch_list(&q.slots)

@@ -1,15 +1,15 @@
-//! Handing requests through: requests that come under a hold, while nothing waits, and get tags, leave under the same
-//! hold. Such requests are put in the scheduler's order without ever being put into the scheduler.
+//! The fast path: requests that arrive under a hold while nothing waits, and get tags, are dispatched under the same
+//! hold, in the scheduler's order but without being inserted.
 //!
-//! A scheduler that takes a token for each choice is not asked: no request may go without one. Nor is a scheduler that
-//! wants reports, because it hands nothing through.
+//! A scheduler that takes depth tokens is not asked, because each request needs a token. Nor is a scheduler that wants
+//! reports, because it has no fast path.
 //!
-//! Nothing is decided here. The scheduler names the order in which it would have handed the requests out after
-//! inserting all of them. Where that order is not simple to tell, the scheduler declines (`Scheduler::dispatch_fast`).
-//! Requests that it declines, or that find no tags, are inserted in the usual way.
+//! The scheduler names the order in which it would have dispatched the requests after inserting all of them. If that
+//! order is not simple to compute, it declines (`Scheduler::dispatch_fast`). Requests that it declines, or for which
+//! there are no tags, are inserted as usual.
 //!
-//! Requests that were left with the combiner go in the order in which they were left, and not in rounds of their
-//! submitters, because all of them go at once, or all that the rounds would take.
+//! Published requests are dispatched in the order of their publication, and not in rounds of their submitters, because
+//! all of them go at once, or all that the rounds would take.
 
 use blkmq_sched::MOST_NEWCOMERS;
 
@@ -22,8 +22,8 @@ use blkmq_sync::tags::Tag;
 use blkmq_sync::{Stage, peek, stage};
 
 impl<'q> Section<'q, '_> {
-    /// Hands through a whole plug that was noted, if that is possible. Otherwise the plug stays as it is. Returns how
-    /// many operations and how many requests went through.
+    /// Dispatches a whole noted plug on the fast path, if possible. Otherwise the plug is unchanged. Returns how many
+    /// operations and how many requests were dispatched.
     ///
     /// COST: beside the scheduler's own work the slots, and a read-modify-write of a tag word. If the scheduler
     /// declines, this thread has put tags back and passed a fence for nothing.
@@ -37,13 +37,13 @@ impl<'q> Section<'q, '_> {
         operations.map_or((0, 0), |operations| (operations, number))
     }
 
-    /// Hands through what was left with the combiner, if that is possible: all of it, or the [`ROUNDS`] requests that
-    /// were left first, if there are more. Otherwise all of it stays there. Returns how many requests went through.
+    /// Dispatches the published requests on the fast path, if possible: all of them, or the [`ROUNDS`] oldest, if there
+    /// are more. Otherwise they stay in the backlog. Returns how many requests were dispatched.
     ///
-    /// COST: as of [`dispatch_own_fast`](Self::hand_own_through). Tags are taken for one run of requests after the
-    /// other, in the order in which the requests were left, and a run ends where the hardware queue changes. So
-    /// requests of several hardware queues that alternate cost a call of `get_batch` each, which is a read-modify-write
-    /// of a tag word at least; and another one each to put the tags back, if the scheduler declines.
+    /// COST: as of [`dispatch_own_fast`](Self::dispatch_own_fast). Tags are taken for one run of requests after the
+    /// other, in the order of publication, and a run ends where the hardware queue changes. So requests of several
+    /// hardware queues that alternate cost a call of `get_batch` each, which is a read-modify-write of a tag word at
+    /// least; and another one each to put the tags back, if the scheduler declines.
     #[inline]
     pub(in crate::dispatcher) fn dispatch_published_fast(&mut self, share: usize) -> usize {
         let most = self.hold.backlog.len().min(ROUNDS);
@@ -54,8 +54,8 @@ impl<'q> Section<'q, '_> {
         }
     }
 
-    /// Whether more was left than `share`, and a combiner with a greater share could hand it through, as far as this
-    /// one can tell.
+    /// Whether more than `share` requests were published, and a combiner with a larger budget could dispatch them on
+    /// the fast path, as far as this one can tell.
     #[inline]
     pub(in crate::dispatcher) fn could_dispatch_fast(&self, share: usize) -> bool {
         let backlog = &self.hold.backlog;
@@ -78,7 +78,7 @@ impl<'q> Section<'q, '_> {
         fast
     }
 
-    /// Asks for the lines of the newcomers' hardware queues that are written under the hold. So they come together.
+    /// Prefetches the cache lines of the requests' hardware queues that are written under the hold.
     fn fetch_hctxs(&self) {
         let mut next = 0;
         while let Some((index, places)) = self.dispatcher.fast_batch.run(next) {
@@ -89,9 +89,9 @@ impl<'q> Section<'q, '_> {
         }
     }
 
-    /// Hands through a run that was noted: each request gets a tag, the run is put in the scheduler's order, and is
-    /// then ready. Returns how many operations went through. Returns nothing, and leaves the run as it was, if that is
-    /// not possible. `starting`: the requests begin with this.
+    /// Dispatches a noted run on the fast path: each request gets a tag, and the run becomes ready in the scheduler's
+    /// order. Returns how many operations were dispatched, or `None`, with the run unchanged, if that is not possible.
+    /// `starting`: the batch with which the requests begin.
     fn dispatch_fast(&mut self, run: &mut RqList, starting: Option<&StartBatch<'q>>) -> Option<u64> {
         debug_assert_eq!(run.len(), self.dispatcher.fast_batch.known.len(), "the run is what was noted");
         debug_assert!(
@@ -114,8 +114,8 @@ impl<'q> Section<'q, '_> {
         Some(operations)
     }
 
-    /// Takes a tag for each newcomer, and asks the scheduler for the order in which they go. Returns false if a tag is
-    /// lacking, or the scheduler declines; then all tags are back.
+    /// Takes a tag for each request, and asks the scheduler for their order. Returns false, with all tags put back, if
+    /// there are too few tags or the scheduler declines.
     #[inline(always)]
     fn take_tags(&mut self, tags: &mut [Tag], order: &mut [u8]) -> bool {
         let Self { q, hold, dispatcher, now, .. } = self;
@@ -140,7 +140,7 @@ impl<'q> Section<'q, '_> {
         is_ordered
     }
 
-    /// Puts back the tags of the newcomers that have one: of those that came first.
+    /// Puts back the tags that were taken, which are those of the first requests.
     #[cold]
     fn put_tags_back(&mut self, tags: &[Tag]) {
         let mut next = 0;
@@ -152,8 +152,7 @@ impl<'q> Section<'q, '_> {
         }
     }
 
-    /// Puts the newcomers in their order, gives them their tags, and makes them ready. Returns how many operations
-    /// they are.
+    /// Makes the requests ready with their tags, in the scheduler's order. Returns how many operations they are.
     #[inline(always)]
     fn make_fast_ready(
         &mut self,
@@ -193,7 +192,7 @@ impl<'q> Section<'q, '_> {
         operations
     }
 
-    /// Whether requests that were left may be handed through, as far as the combiner can tell at once.
+    /// Whether published requests may take the fast path, as far as the combiner can tell at once.
     #[inline]
     fn may_dispatch_published_fast(&self) -> bool {
         self.q.pools().is_none() && !self.q.settings.wants_reports() && self.hold.may_dispatch_fast()

@@ -1,4 +1,4 @@
-//! Inserting under the lock: into the scheduler, or merged with what waits there.
+//! Inserting under the lock: into the scheduler, or merged with a request that waits there.
 
 use blkmq_sched::{Merge, MergeHow, MergeLevel};
 
@@ -9,8 +9,8 @@ use crate::request::{FlushStep, Location, Request, Status};
 use blkmq_sync::{Stage, changes, peek, stage, unless_mutated};
 
 impl<'q> Section<'q, '_> {
-    /// Inserts a plug, but for requests of the flush machine. A request that finds no room waits with what was left. If
-    /// it must not wait, it is finished with [`Status::Again`]. Returns how many operations entered.
+    /// Inserts a plug, except for requests of the flush machine. A request for which there is no room goes to the
+    /// backlog, or finishes with [`Status::Again`] if it must not wait. Returns how many operations entered.
     #[inline(always)]
     pub(in crate::dispatcher) fn insert_plug(&mut self, plug: &mut Plug<'q>) -> u64 {
         let Plug { starting, mapping, requests, flushes, .. } = plug;
@@ -49,7 +49,7 @@ impl<'q> Section<'q, '_> {
             peek(|| self.q.locking() != Locking::Combining),
             "a combiner that works on the backlog afterwards inserts only its own plug here"
         );
-        // What came before has the room first.
+        // Requests that arrived earlier get room first.
         self.retry_without_room();
         let entered = self.insert_plug(plug);
         self.insert_backlog(usize::MAX);
@@ -80,7 +80,7 @@ impl<'q> Section<'q, '_> {
         })
     }
 
-    /// Hangs a newcomer onto the request that takes it in, and joins that request with its neighbour if they touch now.
+    /// Merges a request into a waiting one, and joins that with its neighbour if they touch now.
     fn merge(&mut self, starting: Option<&StartBatch<'q>>, merge: Merge, newcomer: Request<'_>) {
         let q = self.q;
         let thread = self.thread;
@@ -105,8 +105,8 @@ impl<'q> Section<'q, '_> {
         thread.counters.count(Count::MergesInsert, merges);
     }
 
-    /// Inserts what was left and not tried yet, up to `share` requests. Returns how many were tried. Requests that
-    /// waited for room had their turn before.
+    /// Inserts up to `share` requests of the backlog that were not tried yet. Returns how many were tried. Requests
+    /// that wait for room had their turn before.
     #[inline]
     pub(in crate::dispatcher) fn insert_backlog(&mut self, share: usize) -> usize {
         if self.hold.backlog.is_empty() { 0 } else { self.insert_some_of_backlog(share) }
@@ -136,7 +136,7 @@ impl<'q> Section<'q, '_> {
         stage(Stage::Insert, tried);
         if self.hold.backlog.has_waiting_for_room() {
             self.show();
-            // As with a tag: the room may have come between the look and the mark.
+            // As with a tag: room may have become free between the attempt and the mark.
             q.live.prepare_to_wait_unless(self.waiter_present, || self.retry_without_room());
         }
         tried
