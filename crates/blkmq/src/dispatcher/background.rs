@@ -1,4 +1,4 @@
-//! Threads that drive a queue when the threads of its submitters do not want to.
+//! Background threads, which drive a queue on behalf of its submitters.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ pub struct Background {
 
 impl RequestQueue {
     /// Starts `nr_threads` threads that poll the driver, complete, dispatch and issue. So submitters need not poll for
-    /// other threads to go on, and completions come while the submitters do something else. Each thread takes its share
-    /// of the hardware queues.
+    /// other threads to make progress, and operations complete while the submitters do something else. The hardware
+    /// queues are divided among the threads.
     ///
     /// # Errors
     /// The queue has as many threads as it can, or the system has. Or the hardware queues are
@@ -51,9 +51,9 @@ impl RequestQueue {
     }
 }
 
-/// A background thread's place in the queue. The thread leaves it also when the driver panics: submitters must not go
-/// on relying on the thread, and freezes must not wait for it. The requests in its hands are lost. The place is left,
-/// too, if there is no thread for it.
+/// A background thread's registration with the queue. It ends even if the driver panics: submitters must not rely on
+/// the thread any longer, and freezes must not wait for it. The requests that the thread held are lost. It also ends if
+/// the thread cannot be started.
 struct Membership {
     q: Arc<Queue>,
     thread: u16,
@@ -85,7 +85,7 @@ impl Drop for Background {
         flag(&self.stop).store(true, Ordering::Relaxed);
         self.q.wake_sleepers(CONTROL);
         for thread in self.threads.drain(..) {
-            // A thread that panicked has reported it; the queue goes on without the thread.
+            // A thread that panicked has reported it; the queue runs on without it.
             let _ = thread.join();
         }
         // Submitters that relied on the threads plan for themselves now.
@@ -116,7 +116,7 @@ fn drive_share(q: &Queue, dispatcher: &mut Dispatcher, share: u16, nr_shares: u1
         || flag(stop).load(Ordering::Relaxed) || dispatcher.may_go_on(q),
         || match q.clock() {
             Clock::Virtual(_) => Some(VIRTUAL_NAP),
-            // Nothing is done now, though it may be due. The thread that ends the quiescence wakes the sleepers.
+            // Nothing is done now, although it may be due. The thread that ends the quiescence wakes the sleepers.
             Clock::Real(_) if q.live.word.load().is_quiesced() => None,
             Clock::Real(_) => {
                 Some(Duration::from_nanos(q.next_event(hctxs(q.hctxs.layout()), None, now, now).since(now)))

@@ -1,5 +1,5 @@
-//! Completing: tags and tokens go back, the flush machine takes its steps, and every operation is handed to its
-//! submitter.
+//! Completing: tags and depth tokens go back, the flush machine takes its steps, and every operation is delivered to
+//! its submitter.
 
 use blkmq_sched::{Op, Time};
 
@@ -9,8 +9,7 @@ use crate::request::{FlushStep, Location, Request, RqList};
 use blkmq_sync::tags::{Hint, PutBatch, Tag};
 use blkmq_sync::{Stage, stage, unless_mutated};
 
-/// Tags that are to be put back, of one hardware queue at a time. So a batch of tags costs one operation on each tag
-/// word.
+/// Tags to put back, of one hardware queue at a time, so that a batch costs one operation on each tag word.
 struct TagBatch<'q> {
     hctx: u16,
     gathered: Option<PutBatch<'q>>,
@@ -48,24 +47,24 @@ impl<'q> TagBatch<'q> {
     }
 }
 
-/// What is done for requests that are over, beside their tags, in a queue that is not plain or has a limiter.
+/// The feedback for completed requests, in a queue that is not plain or has a limiter.
 struct Feedback<'q> {
     kind: FeedbackTarget<'q>,
-    /// The limiter learns of each request.
+    /// What the limiter learns of each request.
     flows: Option<FlowBatch<'q>>,
 }
 
 enum FeedbackTarget<'q> {
     Nothing,
-    /// Tokens go back, and hardware queues count what their scheduler's bound is about: of so many requests of the
-    /// hardware queue `is_limited` was true.
+    /// Depth tokens go back, and hardware queues count the requests that their scheduler limits: the number of those
+    /// for which `is_limited` was true.
     Tokens(TokenBatch<'q>, u16, u32),
-    /// The scheduler is told.
+    /// The scheduler gets a report.
     Reports(ReportBatch<'q>),
 }
 
 impl<'q> Feedback<'q> {
-    /// What this queue needs, if it needs anything.
+    /// The feedback that this queue needs, if any.
     #[inline]
     fn of(q: &'q Queue, thread: &'q ThreadState, by: u16, now: Time) -> Option<Self> {
         let (is_plain, has_limiter) = (q.settings.is_plain(), q.settings.has_limiter());
@@ -83,7 +82,7 @@ impl<'q> Feedback<'q> {
         Some(Self { kind, flows })
     }
 
-    /// A request is over. `is_limited`: it is other than a read, and the scheduler had dispatched it.
+    /// A request has completed. `is_limited`: it is not a read, and the scheduler had dispatched it.
     #[inline(always)]
     fn add(&mut self, q: &Queue, rq: &mut Request<'_>, is_limited: bool) {
         if let Some(flows) = &mut self.flows {
@@ -142,7 +141,7 @@ impl Dispatcher {
     /// dispatch. The caller then [wakes](Self::wake_delivered) the submitters to which operations were delivered.
     ///
     /// COST: per batch one operation on each tag word concerned, for each other submitter one on its completion ring,
-    /// and one fence for what was brought; per operation the two lines of its slot and this thread's counters.
+    /// and one fence for what was freed; per operation the two lines of its slot and this thread's counters.
     pub(super) fn complete(&mut self, q: &Queue, now: Time) {
         debug_assert!(!self.finished.is_empty(), "something has finished");
         let requests = self.finished.len();
@@ -150,7 +149,7 @@ impl Dispatcher {
         if q.settings.has_limiter() {
             q.limiter_look.look(q, self.thread, now);
         }
-        // The caller looks at WAITING.
+        // The caller checks WAITING.
         q.live.fence_before_notify();
         self.has_pending_event = true;
         stage(Stage::Complete, requests);
@@ -209,8 +208,8 @@ impl Dispatcher {
     }
 
     /// Completes the requests at the front that are one operation each and belong to one submitter. `feed_back` is
-    /// called for each, and with whether it is other than a read that the scheduler had dispatched. Returns the
-    /// requests, if there are any, and their submitter.
+    /// called for each; its second argument is true if the request is not a read and the scheduler had dispatched it.
+    /// Returns the requests, if there are any, and their submitter.
     #[inline]
     fn complete_run<'q>(
         &mut self,
@@ -248,7 +247,7 @@ impl Dispatcher {
         (!run.is_empty()).then_some((thread, run))
     }
 
-    /// Hands completed operations to their submitter.
+    /// Delivers completed operations to their submitter.
     #[inline]
     fn deliver_run(
         &mut self,
@@ -270,7 +269,7 @@ impl Dispatcher {
         self.outbox.add(thread, run);
     }
 
-    /// Does what the flush machine asks for.
+    /// Carries out the steps of the flush machine.
     fn take_steps(&mut self, q: &Queue, mut steps: Steps, ending: &mut EndBatch<'_>) {
         while let Some(mut rq) = steps.dispatch.pop_front(&q.slots) {
             if rq.body().flush == FlushStep::Flush {
@@ -299,8 +298,8 @@ impl Dispatcher {
         debug_assert!(self.outbox.is_empty(), "nothing finishes on entering the flush machine");
     }
 
-    /// Hands each operation of a request to its submitter: this thread's own operations to this thread, the others to
-    /// the completion rings of their submitters.
+    /// Delivers each operation of a request to its submitter: this thread's own operations to this thread, the others
+    /// to the completion rings of their submitters.
     fn deliver(&mut self, q: &Queue, rq: Request<'_>, ending: &mut EndBatch<'_>) {
         ending.add(&rq);
         debug_assert!(

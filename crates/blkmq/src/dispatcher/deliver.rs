@@ -1,18 +1,17 @@
-//! Delivering: completed operations go to the completion rings of their submitters, and the threads that sleep are
-//! woken.
+//! Delivering: completed operations go to the completion rings of their submitters, and sleeping submitters are woken.
 //!
 //! A thread that dispatches for others completes requests of many submitters, in the scheduler's order. It gathers them
-//! by submitter first. So each completion ring is written once for a batch, and a submitter that waits for several
-//! operations is woken once. To wake a thread costs a system call, so it comes last: behind the tags that go back, and
-//! behind the requests that get these tags and go to the device ([`Dispatcher::run`]). Two kinds of submitters hear
-//! earlier: those that are notified, and those of a batch of more than 32 submitters.
+//! by submitter first, so that each completion ring is written once for a batch, and a submitter that waits for several
+//! operations is woken once. Waking a thread costs a system call, so it comes last: after the tags are back, and after
+//! the requests that get these tags are issued ([`Dispatcher::run`]). Two kinds of submitters are notified earlier:
+//! those with a [`Notify`](crate::Notify), and those of a batch of more than 32 submitters.
 //!
 //! Threads are woken in the order in which their first operations completed. Each wake-up takes so long that a thread
 //! which is always woken first, by its number for example, is served several times as often as the last one.
 //!
 //! # Liveness
 //! [`Outbox::send`] makes the operations visible, and [`Outbox::wake`] wakes, behind a fence. A thread calls both
-//! before it goes. If a driver panics in between, all threads that sleep are woken instead, by `Unwinding` in `issue`.
+//! before it returns. If a driver panics in between, `PanicGuard` in `issue` wakes all sleeping threads instead.
 
 use crate::queue::{EndBatch, Queue, ThreadState, WakeCause};
 use crate::request::RqList;
@@ -20,10 +19,10 @@ use crate::request::limits::MAX_THREADS;
 use blkmq_sync::unless_mutated;
 use blkmq_sync::wake::wake_each;
 
-/// Of how many submitters operations are gathered. A batch of more is delivered in parts.
+/// The most submitters whose operations are gathered. A batch of more is delivered in parts.
 const NR_LISTS: usize = 32;
 
-/// Completed operations of other submitters, by submitter, and the submitters that are to be woken.
+/// Completed operations of other submitters, by submitter, and the submitters to wake.
 ///
 /// # Invariants
 /// The first `len` of `threads` are different, and only the first `len` of `lists` have operations. All of `unwoken`
@@ -33,7 +32,7 @@ pub(super) struct Outbox {
     threads: [u16; NR_LISTS],
     lists: [RqList; NR_LISTS],
     len: usize,
-    /// Submitters whose operations were delivered, and whose threads were not woken since, the first one first.
+    /// Submitters whose operations were delivered and that were not woken since, in the order of delivery.
     unwoken: Vec<u16>,
 }
 
@@ -43,7 +42,7 @@ impl Outbox {
         Self { threads: [0; NR_LISTS], lists, len: 0, unwoken: Vec::with_capacity(MAX_THREADS) }
     }
 
-    /// Whether nothing is gathered, and nobody is to be woken.
+    /// Whether nothing is gathered, and no submitter is to be woken.
     pub(super) const fn is_empty(&self) -> bool {
         self.len == 0 && self.unwoken.is_empty()
     }
@@ -69,7 +68,7 @@ impl Outbox {
         self.lists[place].append(list);
     }
 
-    /// Delivers what was gathered. `by` is the calling thread. Counts first, so that a submitter that has its
+    /// Delivers the gathered operations. `by` is the calling thread. Counts first, so that a submitter that has its
     /// completions finds them in the statistics.
     ///
     /// COST: not inlined beyond the counts, since a thread mostly completes its own operations.
@@ -123,11 +122,11 @@ impl Outbox {
     }
 }
 
-/// How many operations a submitter is told of at once: their slots take 64 bytes of the stack, a line.
+/// The most operations named in one notification: their slots take 64 bytes of the stack, a cache line.
 const MOST_TOLD: usize = 32;
 
-/// Hands operations to a submitter that wants to know which they are: a part of a split one stands for the whole.
-/// Noted before they are delivered, because they are the submitter's afterwards.
+/// Delivers operations to a submitter whose [`Notify`](crate::Notify) is told which they are: a part of a split one
+/// stands for the whole. Their slots are noted before delivery, because they belong to the submitter afterwards.
 #[cold]
 fn send_telling(q: &Queue, mut list: RqList, thread: &ThreadState, by: u16) {
     while !list.is_empty() {

@@ -1,4 +1,4 @@
-//! Choosing: from the dispatch lists, then from the scheduler or, without one, from the software queues.
+//! Dispatching: from the dispatch lists, then from the scheduler or, without one, from the software queues.
 
 use blkmq_sched::Time;
 
@@ -8,7 +8,7 @@ use crate::queue::{Count, Queue};
 use blkmq_sync::liveness::WaiterPresent;
 
 impl Dispatcher {
-    /// Chooses up to `bound` requests and makes them ready.
+    /// Dispatches up to `bound` requests: they become ready.
     ///
     /// COST: not inlined. Most plugs are dispatched as they are inserted, and do not pay for this function's registers.
     #[inline(never)]
@@ -18,7 +18,7 @@ impl Dispatcher {
             return q.locking().dispatch(self, q, now, bound);
         }
         Dispatched::all(self.dispatch_for_itself(q, bound, |dispatcher, bound| {
-            // Read again: another thread may have lacked a tag that this thread held for nothing just now.
+            // Read again: another thread may have found no tag while this thread held one that it put back unused.
             if q.live.word.load().is_waiting() { dispatcher.dispatch_software(q, bound) } else { 0 }
         }))
     }
@@ -35,7 +35,7 @@ impl Dispatcher {
                         self.make_ready(q, rq, tag);
                         chosen += 1;
                     }
-                    // Another thread was faster, so this one looks at the map again.
+                    // Another thread was faster, so this one reads the map again.
                     None => chosen += self.put_back(q, hctx, &[tag]),
                 }
             }

@@ -1,4 +1,4 @@
-//! One thread's way through a queue: dispatch, issue and complete, again and again until there is nothing to do.
+//! A thread's run through a queue: dispatch, issue and complete until nothing can proceed.
 
 use blkmq_sched::Time;
 
@@ -10,30 +10,31 @@ use blkmq_sync::unless_mutated;
 use blkmq_sync::word::Snapshot;
 
 impl Dispatcher {
-    /// Dispatches, issues and completes until nothing can go on, or until this thread has done its share. Then other
-    /// threads must go on. The share is [`DISPATCH_BUDGET`] requests, or `own` if that is more. `dispatched` says how
-    /// far dispatching came already, if it was tried. The caller is inside the queue (see `ThreadState::activity`).
+    /// Dispatches, issues and completes until nothing can proceed, or until this thread has used its budget and defers
+    /// to other threads. The budget is [`DISPATCH_BUDGET`] requests, or `own` if that is more. `dispatched` is the
+    /// outcome of a dispatch that came before, if there was one. The caller is inside the queue (see
+    /// `ThreadState::activity`).
     pub(super) fn run(&mut self, q: &Queue, own: usize, now: Time, dispatched: Option<Dispatched>) {
         debug_assert!(self.is_inside(q), "a thread runs inside the queue");
         debug_assert!(self.requeued.is_empty(), "what the driver gave back comes before what is dispatched next");
         let bound = own.max(DISPATCH_BUDGET);
         let (mut now, mut before) = (now, dispatched);
         let mut taken = 0;
-        // Whether something is left that could go on.
+        // Whether requests stay behind that could proceed.
         let leaves = loop {
             let dispatched = before.take().unwrap_or_else(|| self.dispatch(q, now, bound));
             let (chosen, gave_up) = (dispatched.chosen(), dispatched.gave_up);
             taken += chosen;
             self.issue_touched(q, now);
-            // The device has its work. Now those go on that wait for what it has done.
+            // The device has its work. Now the submitters wake whose operations it has completed.
             self.wake_delivered(q);
             self.requeue_returned(q);
             if !self.finished.is_empty() {
                 now = q.clock().now();
                 self.complete(q, now);
             } else if chosen < bound && !gave_up {
-                // Dispatching went as far as it could, and nothing has finished that could let more go. What the driver
-                // gave back is tried again at the next poll.
+                // Dispatching went as far as it could, and nothing has finished that would let more proceed. Requests
+                // that the driver gave back are tried again at the next poll.
                 break false;
             }
             if !gave_up && !self.goes_on(q) {
@@ -45,13 +46,13 @@ impl Dispatcher {
         };
         self.wake_delivered(q);
         if leaves {
-            // This thread may have nothing outstanding, and then it does not come again.
+            // This thread may have nothing outstanding, and then it does not poll again.
             q.defer(self.thread);
         }
         debug_assert!(self.is_done(), "a thread that goes has passed on what it had in its hands");
     }
 
-    /// Whether something waits. Asked before another round: when something has finished, or this thread has not
+    /// Whether a request waits. Checked before another round: when something has finished, or this thread has not
     /// dispatched all that it could.
     fn goes_on(&self, q: &Queue) -> bool {
         self.must_dispatch
@@ -59,10 +60,10 @@ impl Dispatcher {
             || (q.settings.has_scheduler() && q.has_waiting_for(self.thread))
     }
 
-    /// Whether there is a reason to look again: a quiescence that held this thread up is over, or something was left to
-    /// other threads since this thread looked, or a time was planned that had come when this thread looked. This
-    /// function is the sleeper's last look in the interleaving of [`wake`](blkmq_sync::wake). A thread that ends the
-    /// quiescence, leaves something, or plans a time is the waker there.
+    /// Whether there is a reason to poll again: a quiescence that held this thread up has ended, another thread has
+    /// deferred since this thread's last poll, or a time was planned that had come at that poll. This is the sleeper's
+    /// last check in the interleaving of [`wake`](blkmq_sync::wake); the thread that ends the quiescence, defers, or
+    /// plans a time is the waker there.
     pub(crate) fn may_go_on(&self, q: &Queue) -> bool {
         debug_assert!(!self.is_inside(q), "a freeze would wait for a thread that sleeps inside the queue");
         q.live.deferrals.read() != self.deferrals
@@ -70,17 +71,16 @@ impl Dispatcher {
             || self.was_early(q) && unless_mutated("sleep.planned")
     }
 
-    /// Whether a time was planned that had come when this thread looked. This thread then had no pending event, and did
-    /// not touch the scheduler, where another thread was. That other thread had asked the scheduler as of an earlier
+    /// Whether a time was planned that had come at this thread's last poll. This thread had no pending event then, and
+    /// did not enter the scheduler, where another thread was. That thread had asked the scheduler as of an earlier
     /// time, and so planned for a time that had come meanwhile.
     fn was_early(&self, q: &Queue) -> bool {
         let planned = q.planned();
         planned != self.planned && planned <= self.looked.0
     }
 
-    /// Polls, completes and runs once: all that a thread with time to spare owes the queue. Does nothing while the
-    /// queue is quiesced. `hctxs` names this thread's hardware queues. `hctxs` is called inside the queue, where the
-    /// layout cannot change.
+    /// Polls, completes and runs once. Does nothing while the queue is quiesced. `hctxs` names this thread's hardware
+    /// queues. `hctxs` is called inside the queue, where the layout cannot change.
     pub(super) fn drive<I>(&mut self, q: &Queue, hctxs: impl FnOnce(Layout) -> I, now: Time)
     where
         I: Iterator<Item = u16> + Clone,
@@ -100,8 +100,8 @@ impl Dispatcher {
         debug_assert!(self.is_inside(q), "a thread drives a queue from the inside");
         debug_assert!(self.is_done(), "a thread has passed on what it had in its hands before it polls");
         let left = q.live.deferrals.read();
-        // A time that has come, the end of a quiescence, or a thread that leaves something may let requests go. The
-        // thread at the scheduler may have looked before such a change.
+        // A time that has come, the end of a quiescence, or a deferral may let requests proceed. The thread in the
+        // scheduler may have checked before that.
         let planned = q.planned();
         self.has_pending_event |= left != self.deferrals || self.saw_quiesced || planned <= now.0;
         (self.deferrals, self.planned) = (left, planned);
@@ -114,8 +114,8 @@ impl Dispatcher {
             }
             self.scan_timeouts(q, now);
             if !self.finished.is_empty() {
-                // Another thread may have issued since `now` what this poll has found. A limiter would take such a read
-                // for one that needed no time.
+                // Another thread may have issued a request after `now` that this poll has found. The limiter would take
+                // such a read for one that took no time.
                 let now = if q.settings.has_limiter() { q.clock().now() } else { now };
                 self.complete(q, now);
             }

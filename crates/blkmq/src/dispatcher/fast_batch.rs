@@ -1,4 +1,4 @@
-//! Requests that go through the scheduler together, while the scheduler is asked.
+//! The requests of a fast-path dispatch, while the scheduler orders them.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::dispatcher::insert::Plug;
 use crate::queue::Domain;
 use crate::request::{FlushStep, Request, RqList, Slots};
 
-/// Requests that may be handed through together: of one class and operation.
+/// Requests that may take the fast path together: of one class and operation.
 #[derive(Debug)]
 pub(super) struct FastBatch {
     pub(super) known: Vec<FastRequest>,
@@ -20,13 +20,13 @@ pub(super) struct FastBatch {
 }
 
 impl FastBatch {
-    /// Room for all that can be handed through at once, so that nothing is allocated later.
+    /// Reserves room for the largest batch, so that nothing is allocated later.
     pub(super) fn new() -> Self {
         Self { known: Vec::with_capacity(MOST_NEWCOMERS), hctx: 0, hctxs: Vec::with_capacity(MOST_NEWCOMERS) }
     }
 
-    /// Forgets what was noted before, and notes the requests at the front of a list, `most` of them at most, as far as
-    /// they may go together. Each is prepared first. Moves those that are noted into a list of their own.
+    /// Replaces the batch by the requests at the front of a list that may go together, at most `most` of them. Each is
+    /// prepared first. Moves them into a list of their own.
     #[inline]
     pub(super) fn note_front<'q>(
         &mut self,
@@ -47,7 +47,7 @@ impl FastBatch {
         })
     }
 
-    /// Notes a request, if it may go with those that were noted before.
+    /// Adds a request, if it may go with those before it.
     #[inline]
     fn note(&mut self, rq: &Request<'_>) -> bool {
         debug_assert!(rq.body().tag.is_none(), "a newcomer has no tag yet: {rq:?}");
@@ -71,13 +71,13 @@ impl FastBatch {
         true
     }
 
-    /// Whether the newcomers go to several hardware queues.
+    /// Whether the requests go to several hardware queues.
     #[inline]
     fn is_mixed(&self) -> bool {
         !self.hctxs.is_empty()
     }
 
-    /// Notes the hardware queue of the next newcomer, which differs from the first one or follows one that did.
+    /// Adds the hardware queue of the next request, which differs from the first one or follows one that did.
     #[inline(never)]
     fn note_hctx(&mut self, hctx: u16) {
         debug_assert!(hctx != self.hctx || self.is_mixed(), "all go to hardware queue {hctx} so far");
@@ -87,7 +87,8 @@ impl FastBatch {
         self.hctxs.push(hctx);
     }
 
-    /// The run of newcomers of one hardware queue that begins at `begin`, as they came: the queue, and their places.
+    /// The run of requests of one hardware queue that begins at `begin`, in the order of arrival: the queue, and their
+    /// indices.
     #[inline]
     pub(super) fn run(&self, begin: usize) -> Option<(u16, Range<usize>)> {
         debug_assert!(begin <= self.known.len(), "run {begin} begins behind the last newcomer");
@@ -99,8 +100,8 @@ impl FastBatch {
         Some((hctx, begin..begin + len))
     }
 
-    /// Brings those of one hardware queue together in `order`, which names the places of all in the order in which they
-    /// go. Otherwise the order stays as it is. So each hardware queue is turned to once.
+    /// Groups `order`, which has the indices of all requests in the order of dispatch, by hardware queue, so that each
+    /// hardware queue is visited once. Within a hardware queue the order stays as it is.
     ///
     /// COST: a sort of small numbers, unless all go to one hardware queue.
     #[inline]
@@ -130,7 +131,8 @@ impl FastBatch {
 }
 
 impl Dispatcher {
-    /// Notes a plug's requests, if all of them may go together. Called before the hold, so that the hold is shorter.
+    /// Makes a plug's requests the batch, if all of them may go together. Called before the hold, to keep the hold
+    /// short.
     #[inline]
     pub(super) fn note_fast_batch(&mut self, domain: &Domain, plug: &mut Plug<'_>) -> bool {
         let Plug { starting, mapping, requests, .. } = plug;

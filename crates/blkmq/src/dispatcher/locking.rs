@@ -1,17 +1,15 @@
-//! The lockings: which thread is at the scheduler, and what the other threads do meanwhile. One thread is there at a
+//! The lockings: which thread is in the scheduler, and what the other threads do meanwhile. One thread is there at a
 //! time.
 //!
-//! A [`Domain`](crate::queue::Domain) is a set of requests that are ordered together: a scheduler with its lock, and
-//! what threads know of the scheduler without the lock. A queue has one domain, or one for each hardware queue if its
-//! scheduler keeps no order across hardware queues (`split`). A thread enters the domain by `Domain::enter`, which
-//! lends it a [`Section`](super::section::Section): the scheduler under the lock together with the queue, the thread's
-//! own lists, and the time. When the section ends, it brings up to date what other threads see of the domain. No other
-//! place does that.
+//! A [`Domain`](crate::queue::Domain) is a scheduler with its lock, and the counts that it publishes to threads without
+//! the lock. A queue has one domain, or one for each hardware queue if its scheduler keeps no order across hardware
+//! queues (`split`). A thread enters a domain by `Domain::enter`, which gives it a
+//! [`Section`](super::section::Section): the scheduler under the lock together with the queue, the thread's own lists,
+//! and the time. The end of the section publishes the domain's counts; no other place does.
 //!
-//! This is the one place on the path of a request that tells the lockings apart. Off that path `Builder::build` does
-//! too, for the default of the bypass, and `Locking` itself, for names and for the checkers. There are two questions
-//! for a locking: insert a plug, and dispatch. A locking is one file, with a function for each question that it answers
-//! in a way of its own. `combining` and `staged` have both functions. `batch` differs from `single` in dispatching
+//! On the path of a request, only this module tells the lockings apart. Off the path, `Builder::build` does for the
+//! default of the bypass, and `Locking` itself for names and for the checkers. A locking is one file with up to two
+//! functions, `insert` and `dispatch`. `combining` and `staged` have both; `batch` differs from `single` in `dispatch`
 //! alone.
 
 mod batch;
@@ -29,8 +27,8 @@ use crate::dispatcher::insert::Plug;
 use crate::queue::{Domain, Locking, Queue};
 
 impl Locking {
-    /// Inserts a plug, which is not empty, of the thread to which `dispatcher` belongs. What finds no room waits
-    /// with what other threads left.
+    /// Inserts a plug, which is not empty, of the thread to which `dispatcher` belongs. Requests for which there is no
+    /// room go to the backlog.
     #[inline]
     pub(super) fn insert(self, dispatcher: &mut Dispatcher, plug: &mut Plug<'_>) -> Inserted {
         debug_assert!(!plug.requests.is_empty(), "there is something to insert");
@@ -52,7 +50,7 @@ impl Locking {
         }
     }
 
-    /// Chooses up to `bound` requests and makes them ready.
+    /// Dispatches up to `bound` requests: they become ready.
     #[inline]
     pub(super) fn dispatch(self, dispatcher: &mut Dispatcher, q: &Queue, now: Time, bound: usize) -> Dispatched {
         debug_assert!(bound > 0, "a thread that dispatches chooses at least one request");

@@ -1,5 +1,5 @@
-//! The locking `batch`: one lock, for which threads wait, but one hold chooses as many requests as there are tags: Yu
-//! Kuai's series of 2025. The issue lists are appended to under the hold, so they keep the scheduler's order.
+//! The locking `batch`: one lock, for which threads wait, but one hold dispatches as many requests as there are tags:
+//! Yu Kuai's series of 2025. The issue lists are appended to under the hold, so they keep the scheduler's order.
 
 use blkmq_sched::Time;
 
@@ -11,8 +11,8 @@ use blkmq_sync::atomic::Ordering;
 
 pub(super) use super::single::insert;
 
-/// Chooses under one hold as many requests as there are tags. While the device is busy, chooses only one, which is
-/// issued before the next is chosen.
+/// Dispatches as many requests under one hold as there are tags. While the device is busy, dispatches only one, which
+/// is issued before the next one is dispatched.
 ///
 /// COST: per batch one lock and unlock of the hold, a read-modify-write of a tag word, and an exchange of the issue
 /// list.
@@ -26,21 +26,21 @@ fn dispatch_batches(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now
     let (index, thread) = (domain.first_hctx(), dispatcher.thread(q));
     let first = q.hctxs.get(index);
     let mut chosen = 0;
-    // In a queue with several domains this thread may have something in its hands that the driver gave back while the
-    // thread was at another domain. It comes before what is chosen from here on. This thread sets WAITING when it puts
-    // that on the dispatch list, and then what waits here is looked at again.
+    // In a queue with several domains, this thread may hold requests that the driver gave back while the thread was in
+    // another domain. They come before those dispatched from here on. This thread sets WAITING when it puts them on the
+    // dispatch list, and then this domain is checked again.
     while chosen < bound && domain.nr_waiting() > 0 && dispatcher.requeued.is_empty() {
-        // As in Linux: this rule holds only where all that waits here goes to one hardware queue.
+        // As in Linux, this rule holds only if all requests that wait here go to one hardware queue.
         let is_busy = domain.is_for_first_hctx() && first.is_busy();
         if is_busy && first.stalled.load(Ordering::Relaxed) {
             dispatcher.touch(index);
             dispatcher.issue_touched(q, now);
             if !dispatcher.requeued.is_empty() {
-                // What the driver gave back comes before what is chosen from here on.
+                // Requests that the driver gave back come before those dispatched from here on.
                 break;
             }
             if first.stalled.load(Ordering::Relaxed) {
-                // The thread that gets the driver to take what it refused, or that completes a request, goes on.
+                // The thread from which the driver takes the refused request, or that completes a request, continues.
                 q.live.word.set_waiting();
                 break;
             }
@@ -58,7 +58,8 @@ fn dispatch_batches(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now
         if is_busy {
             dispatcher.issue_touched(q, now);
             if !dispatcher.requeued.is_empty() {
-                // What the driver gave back comes before what is chosen from here on, and is tried again later.
+                // Requests that the driver gave back come before those dispatched from here on, and are tried again
+                // later.
                 break;
             }
         }

@@ -1,35 +1,35 @@
 //! The locking `combining`: one thread at a time, the combiner, inserts and merges for all threads and dispatches a
-//! batch. Every other thread leaves its requests with the combiner and goes on.
+//! batch. Every other thread publishes its requests for the combiner and returns.
 //!
 //! # Liveness
-//! A thread that finds another thread at the scheduler changes the staging word: it leaves its requests there, or a
-//! kick. Unless the combiner gives up, it lets go only by an exchange from the word in which nothing was left. If
-//! something was left, the exchange fails, and the combiner looks again, behind a fence, at everything: what was left,
-//! tags that came back, what the scheduler held back, dispatch lists. The steps of both threads are shown at
+//! A thread that finds a combiner changes the staging word: it publishes its requests there, or a kick. Unless the
+//! combiner gives up, it releases the word only by a compare-exchange from the empty word. If something was published,
+//! the exchange fails, and the combiner re-checks everything behind a fence: published requests, tags that came back,
+//! requests that the scheduler held back, and dispatch lists. The steps of both threads are shown at
 //! [`Staging::hold_or_kick`](blkmq_sync::staging::Staging::hold_or_kick).
 //!
 //! So a publisher may return at once, even if it published just before the combiner releases the word, and whether or
-//! not anything is in flight. A combiner that is preempted delays what was left, and loses nothing.
+//! not anything is in flight. A preempted combiner delays published requests, and loses none.
 //!
-//! A thread that has no pending event, and only polls, does not touch the word: the last combiner has found all that
-//! this thread would find. News is whatever may let a request go: a completion, a request on a dispatch list, a time
-//! that has come, the end of a quiescence, and what another thread left.
+//! A thread that has no pending event, and only polls, does not touch the word: the last combiner has found everything
+//! that this thread would find. A pending event is anything that may let a request proceed: a completion, a request on
+//! a dispatch list, a time that has come, the end of a quiescence, or a deferral.
 //!
-//! A combiner that has done its share while something is left gives up. So does a combiner that has handed requests
-//! through the scheduler and has to leave others, so that the next combiner can hand these through. A combiner that
-//! gives up sets WAITING and lets go. What was left stays in the word, and what the combiner has taken over stays in
-//! the backlog. Then the combiner [defers](blkmq_sync::liveness::Liveness::defer), so that a thread that polls or
-//! sleeps goes on (`Dispatcher::run`). Such a thread needs both: WAITING, and the count of `defer` as its pending
-//! event. A combiner that may not dispatch, because the queue was quiesced when it came in, works off what was left and
-//! lets go as usual. Its caller defers (`Dispatcher::take_plug`).
+//! A combiner that has used its budget while requests remain gives up. So does a combiner that has dispatched requests
+//! on the fast path and cannot dispatch all others, so that the next combiner can use the fast path for these. A
+//! combiner that gives up sets WAITING and releases the word. Published requests stay in the word, and those that the
+//! combiner has taken over stay in the backlog. Then it [defers](blkmq_sync::liveness::Liveness::defer), so that a
+//! thread that polls or sleeps continues (`Dispatcher::run`). Such a thread needs both: WAITING, and the count of
+//! `defer` as its pending event. A combiner that may not dispatch, because the queue was quiesced when it entered,
+//! inserts the published requests and releases the word as usual. Its caller defers (`Dispatcher::take_plug`).
 //!
-//! A request that stays behind without a tag, or held back by the scheduler, is found by the completer that changes
-//! that: see [`liveness`](blkmq_sync::liveness). Under this locking only the combiner clears WAITING; the combiner sets
-//! it, and so do threads that park something. So a combiner that finds WAITING set behind a fence need not set it
+//! A request that waits for a tag, or that the scheduler holds back, is dispatched by the completer that changes that:
+//! see [`liveness`](blkmq_sync::liveness). Under this locking only the combiner clears WAITING; the combiner sets it,
+//! and so do threads that add to a dispatch list. So a combiner that finds WAITING set behind a fence need not set it
 //! again.
 //!
-//! The scheduler changes only while the queue is frozen, drained, and quiesced. At that time no thread is at the
-//! scheduler, and nothing is left.
+//! The scheduler changes only while the queue is frozen, drained, and quiesced. At that time no thread is in the
+//! scheduler, and nothing is published.
 
 use blkmq_sched::Time;
 
@@ -44,12 +44,12 @@ use blkmq_sync::stack::Chain;
 use blkmq_sync::staging::Round;
 use blkmq_sync::unless_mutated;
 
-/// Gets a plug's requests into the scheduler: this thread inserts them, in one hold with dispatch, or leaves them to
-/// the thread that is at the scheduler.
+/// Inserts a plug, and dispatches under the same hold; or publishes its requests for the thread that is in the
+/// scheduler.
 ///
 /// COST: without contention two compare-exchanges of the staging word and a lock and unlock of the hold, dispatch
-/// included; with contention one exchange of the staging word, behind up to 128 loads of the word if nothing was left
-/// there yet. Either cost comes once a plug.
+/// included; with contention one exchange of the staging word, after up to 128 loads of the word if nothing is
+/// published there yet. Either cost is paid once a plug.
 pub(super) fn insert<'q>(dispatcher: &mut Dispatcher, domain: &Domain, plug: &mut Plug<'q>) -> Inserted {
     let &StartBatch { q, thread, now, .. } = plug.starting;
     if q.settings.stages_all() {
@@ -59,7 +59,7 @@ pub(super) fn insert<'q>(dispatcher: &mut Dispatcher, domain: &Domain, plug: &mu
     let own = plug.requests.len();
     let may_dispatch_fast = may_dispatch && q.settings.is_plain();
     let is_noted = may_dispatch_fast && dispatcher.note_fast_batch(domain, plug);
-    // The plug's requests once they have begun, so that they can be left, and how many operations they are.
+    // The plug's requests once they have begun and can be published, and how many operations they are.
     let mut begun = None;
     let mut has_looked = false;
     loop {
@@ -71,7 +71,7 @@ pub(super) fn insert<'q>(dispatcher: &mut Dispatcher, domain: &Domain, plug: &mu
                     entered = operations;
                     section.hold.backlog.add(list);
                 } else if section.hold.backlog.is_untried() {
-                    // What was left came first.
+                    // Published requests come first.
                     let list;
                     (entered, list) = section.dispatcher.begin(domain, plug);
                     section.hold.backlog.add(list);
@@ -107,23 +107,23 @@ pub(super) fn insert<'q>(dispatcher: &mut Dispatcher, domain: &Domain, plug: &mu
 
 /// Inserts the combiner's own plug into the scheduler.
 ///
-/// COST: not inlined, since most plugs of this locking go another way.
+/// COST: not inlined, because most plugs of this locking take another path.
 #[inline(never)]
 fn insert_own<'q>(section: &mut Section<'q, '_>, plug: &mut Plug<'q>) -> u64 {
     section.insert_plug(plug)
 }
 
-/// Works off what other threads left and dispatches, or makes sure that the thread at the scheduler does.
+/// Inserts the published requests and dispatches, or makes sure that the thread in the scheduler does.
 ///
 /// COST: as of [`insert`].
 pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &Queue, now: Time, bound: usize) -> Dispatched {
     if std::mem::take(&mut dispatcher.must_dispatch) {
-        // So that the combiner looks at the dispatch lists.
+        // So that the combiner checks the dispatch lists.
         q.live.word.set_waiting();
         dispatcher.has_pending_event = true;
     }
-    // A thread that has no pending event would find what the last combiner found. But a request that the driver gave
-    // back is tried at each poll.
+    // A thread without a pending event would find what the last combiner found. But a request that the driver gave back
+    // is tried at each poll.
     let gave_back = || q.hctxs.iter().any(|(_, hctx)| hctx.gave_back.load(Ordering::Relaxed));
     if !std::mem::take(&mut dispatcher.has_pending_event) && !gave_back() {
         return Dispatched::all(0);
@@ -142,7 +142,7 @@ pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &Queue, now: Time, bound:
     dispatched
 }
 
-/// Works off what was left in a domain and dispatches, or makes sure that the thread at the scheduler does.
+/// Inserts the published requests of a domain and dispatches, or makes sure that the thread in the scheduler does.
 #[inline]
 fn dispatch_from(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: Time, bound: usize) -> Dispatched {
     let staging = &domain.staging;
@@ -156,10 +156,10 @@ fn dispatch_from(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: T
     }
 }
 
-/// What the combiner does until it can let go. `bound` is the combiner's share, and limits two numbers: how many
-/// requests the combiner chooses, and how many requests that were left it works on. `share` is the remaining budget of
-/// published requests; each further round costs one too. What `enter` inserts directly takes nothing from it. `enter`
-/// inserts the combiner's own requests, and returns how many of them went through at once.
+/// Combines until the word can be released. `bound` is the combiner's budget, both for requests that it dispatches and
+/// for published requests that it inserts. `share` is what remains of the second; each further round costs one too.
+/// `enter` inserts the combiner's own requests, which do not count, and returns how many of them were dispatched on the
+/// fast path.
 #[expect(clippy::too_many_arguments, reason = "what a combiner works with; two callers")]
 fn serve<'q>(
     dispatcher: &mut Dispatcher,
@@ -173,16 +173,15 @@ fn serve<'q>(
 ) -> Dispatched {
     debug_assert!(bound > 0, "the combiner has a share");
     let thread = dispatcher.thread(q);
-    // The dispatch lists of other hardware queues are another domain's business, and this thread owes a look at them
-    // afterwards.
+    // The dispatch lists of other hardware queues belong to other domains, and this thread must check them afterwards.
     let owes = !domain.is_whole() && std::mem::take(&mut dispatcher.must_dispatch);
     let (mut enter, mut now) = (Some(enter), now);
     let (mut chosen, mut share) = (0, bound);
-    // Whether anything has gone through the scheduler under this hold without being inserted.
+    // Whether anything was dispatched on the fast path under this hold.
     let mut has_dispatched_fast = false;
     let round = |published| {
         if enter.is_none() {
-            // Each round costs a part of the share, so that the rounds end even if other threads go on kicking. The
+            // Each round costs a part of the budget, so that the rounds end even if other threads continue to kick. The
             // clock is read again, because a thread may have kicked when a time had come.
             share -= 1;
             now = q.clock().now();
@@ -190,7 +189,7 @@ fn serve<'q>(
         let has_more = domain.enter(q, thread, dispatcher, now, |section| {
             section.take_over(published);
             section.hear();
-            // What came before has the room first.
+            // Requests that arrived earlier get room first.
             section.retry_without_room();
             if let Some(enter) = enter.take() {
                 chosen += enter(section);
@@ -203,8 +202,8 @@ fn serve<'q>(
                 has_dispatched_fast |= fast > 0;
             }
             let may_go = has_dispatched_fast && share < bound && section.could_dispatch_fast(share.min(bound - chosen));
-            // The next combiner, which has a whole share, may hand the rest through. It could not if a part of the rest
-            // were in the scheduler by then.
+            // The next combiner, which has a whole budget, may dispatch the rest on the fast path. It could not if a
+            // part of the rest were in the scheduler by then.
             let is_for_the_next = fast > 0 || may_dispatch && may_go;
             if !is_for_the_next {
                 share -= section.insert_backlog(share);
@@ -223,8 +222,8 @@ fn serve<'q>(
     Dispatched::new(chosen, !has_let_go)
 }
 
-/// Dispatches under the lock: first the dispatch lists, then what the scheduler chooses. Returns how many requests
-/// became ready.
+/// Dispatches under the lock: first from the dispatch lists, then from the scheduler. Returns how many requests became
+/// ready.
 fn dispatch_held(section: &mut Section<'_, '_>, bound: usize) -> usize {
     let (q, domain) = (section.q, section.domain);
     let mut chosen = 0;

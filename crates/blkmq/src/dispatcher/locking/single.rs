@@ -1,5 +1,5 @@
-//! The locking `single`: one lock around each insertion and around each choice of one request, and threads wait for it,
-//! as in Linux.
+//! The locking `single`: one lock around each insertion and around each dispatch of one request, and threads wait for
+//! it, as in Linux.
 
 use blkmq_sched::Time;
 
@@ -13,7 +13,7 @@ use blkmq_sync::{Stage, stage};
 /// Inserts the whole plug in one hold. Without `looks_for_merges` a request that could join another one does not.
 ///
 /// COST: one lock and unlock of the hold; per request the scheduler's look-up and insertion. Not inlined, so that a
-/// plug that goes another way does not pay for saving this function's registers.
+/// plug that takes another path does not pay for saving this function's registers.
 #[inline(never)]
 pub(super) fn insert(
     dispatcher: &mut Dispatcher,
@@ -29,7 +29,7 @@ pub(super) fn insert(
     Inserted { entered, dispatched: None }
 }
 
-/// Chooses one request after another, each under a lock of its own.
+/// Dispatches one request after another, each under a lock of its own.
 ///
 /// COST: per request one lock and unlock of the hold, the scheduler's own work, the slot's two lines, and a
 /// read-modify-write of a tag word.
@@ -40,7 +40,7 @@ pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &Queue, now: Time, bound:
     })
 }
 
-/// Chooses one request after another by `dispatch_one`.
+/// Dispatches one request after another by `dispatch_one`.
 pub(super) fn dispatch_by<'q>(
     dispatcher: &mut Dispatcher,
     q: &'q Queue,
@@ -62,8 +62,8 @@ pub(super) fn dispatch_by<'q>(
     })
 }
 
-/// Where each thread dispatches for itself: inserts what found no room before, then chooses by `choose`, up to a bound.
-/// So it does in each domain to which it must come.
+/// Dispatches where each thread does so for itself, in each domain that is due: inserts requests of the backlog, then
+/// dispatches by `choose`, up to a bound.
 #[inline]
 pub(super) fn dispatch_ordered<'q>(
     dispatcher: &mut Dispatcher,
@@ -92,7 +92,7 @@ pub(super) fn dispatch_ordered<'q>(
     }))
 }
 
-/// Inserts the requests that found no room before, as far as there is room now.
+/// Inserts requests of the backlog, as far as there is room now.
 fn insert_without_room(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: Time) {
     debug_assert!(
         dispatcher.has_pending_event,

@@ -1,12 +1,12 @@
-//! The baseline "stage all": under the locking `combining` every thread leaves its requests, as if another thread were
-//! at the scheduler. What staging costs, and what it merges, is measured by it: see `Builder::stage_all`.
+//! The baseline "stage all": under the locking `combining` every thread publishes its requests, as if another thread
+//! were in the scheduler. It measures what publishing costs, and what it merges: see `Builder::stage_all`.
 
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::insert::Plug;
 use crate::dispatcher::outcome::{Dispatched, Inserted};
 use crate::queue::{Count, Domain, StartBatch};
 
-/// Leaves all of a plug, whether another thread is at the scheduler or not.
+/// Publishes a whole plug, whether another thread is in the scheduler or not.
 #[cold]
 pub(super) fn insert(dispatcher: &mut Dispatcher, domain: &Domain, plug: &mut Plug<'_>) -> Inserted {
     let &StartBatch { q, thread, .. } = plug.starting;

@@ -1,15 +1,15 @@
 //! The locking `staged`: Axboe's series of 2024, with each of its three measures selectable by itself, and with two of
-//! its flaws mended. A request keeps its mark for the head wherever it waits, and what lies in a bucket counts as
+//! its flaws mended. A request keeps its mark for the head wherever it waits, and requests in a bucket count as
 //! waiting.
 //!
 //! # Liveness
-//! A thread that finds another thread choosing, or inserting, kicks that thread (see `staging`). The kicked thread
-//! looks once more before it lets go. In the series the next completion had to look, and a timer where no completion
+//! A thread that finds another thread dispatching, or inserting, kicks that thread (see `staging`). The kicked thread
+//! re-checks before it releases the word. In the series the next completion re-checked, or a timer where no completion
 //! comes.
 //!
 //! A thread that only polls, and has no pending event, kicks no thread. Otherwise threads that poll, while the
-//! scheduler holds back what waits, would keep one thread choosing in vain for ever. And the scheduler may hold back
-//! for requests that this very thread has chosen and does not come to issue.
+//! scheduler holds its requests back, would keep one thread asking it for ever. And the scheduler may hold back because
+//! of requests that this very thread has dispatched and cannot issue meanwhile.
 
 use blkmq_sched::Time;
 
@@ -24,7 +24,7 @@ use blkmq_sync::stack::Chain;
 use blkmq_sync::staging::{Round, Staging};
 use blkmq_sync::unless_mutated;
 
-/// Inserts a plug, or leaves it in this submitter's bucket.
+/// Inserts a plug, or publishes it in this submitter's bucket.
 ///
 /// COST: without buckets as of `single`. With buckets and without contention two compare-exchanges of the shared word
 /// and a lock and unlock of the hold; with contention an exchange of the own bucket's line, a fence, and at most one
@@ -70,7 +70,7 @@ pub(super) fn insert(
     Inserted { entered, dispatched: None }
 }
 
-/// Chooses one request after another, each under a lock of its own, unless another thread is choosing.
+/// Dispatches one request after another, each under a lock of its own, unless another thread is dispatching.
 pub(super) fn dispatch(
     dispatcher: &mut Dispatcher,
     q: &Queue,
@@ -85,7 +85,7 @@ pub(super) fn dispatch(
     }
 }
 
-/// Inserts, by `round`, until nothing was left in a bucket meanwhile. Then the next thread may insert.
+/// Inserts, by `round`, until no bucket was filled meanwhile. Then the next thread may insert.
 fn serve_buckets(
     dispatcher: &mut Dispatcher,
     domain: &Domain,
@@ -100,7 +100,7 @@ fn serve_buckets(
     debug_assert!(has_let_go, "no round was the last");
 }
 
-/// Inserts what lies in all buckets.
+/// Inserts the requests of all buckets.
 fn insert_buckets(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: Time, measures: Measures) {
     debug_assert!(measures.buckets, "requests lie in buckets only where the measure is taken");
     domain.enter(q, dispatcher.thread(q), dispatcher, now, |section| {
@@ -115,11 +115,11 @@ fn insert_buckets(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: 
     });
 }
 
-/// One choice under one hold, unless another thread is choosing. If this thread has a pending event, the other thread
-/// then chooses once more.
+/// Dispatches one request under one hold, unless another thread is dispatching. If this thread has a pending event, the
+/// other thread then asks the scheduler once more.
 ///
-/// COST: beside the hold two exchanges of the shared word; for a thread that finds another one choosing a load, a fence
-/// and one exchange.
+/// COST: beside the hold two exchanges of the shared word; for a thread that finds another one dispatching a load, a
+/// fence and one exchange.
 fn dispatch_alone(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: Time) -> Batch {
     debug_assert!(domain.is_whole(), "one thread chooses for the whole queue");
     let thread = dispatcher.thread(q);
@@ -135,8 +135,8 @@ fn dispatch_alone(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: 
     let (mut batch, mut now): (Option<Batch>, _) = (None, now);
     let round = |_| {
         if batch.is_some() && unless_mutated("dispatch.time_anew") {
-            // A thread may have kicked when a time had come. As of the old time this thread would plan for that time
-            // again, and the thread would kick again.
+            // A thread may have kicked when a time had come. With the old time this thread would plan for that time
+            // again, and the other thread would kick again.
             now = q.clock().now();
         }
         let got = domain.enter(q, thread, dispatcher, now, |section| section.dispatch_batch(1));
@@ -144,8 +144,8 @@ fn dispatch_alone(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: 
         batch = Some(Batch { ready: earlier.ready + got.ready, ..got });
         Round { has_more: false, is_last: got.goes_on }
     };
-    // If more can go, the caller asks for another request, and then finds what this thread was kicked for. Otherwise
-    // the caller does not come back, and a kick needs another round.
+    // If more can be dispatched, the caller calls again, and then finds what this thread was kicked for. Otherwise it
+    // does not call again, and a kick needs another round.
     let _ = domain.dispatching.serve(published, round, Staging::give_up_and_look);
     batch.expect("there was a round")
 }

@@ -1,4 +1,4 @@
-//! Choosing under the lock: one request, or as many as there are tags, in the scheduler's order.
+//! Dispatching under the lock: one request, or as many as there are tags, in the scheduler's order.
 
 use super::Section;
 use crate::queue::Count;
@@ -6,47 +6,46 @@ use crate::request::Request;
 use blkmq_sync::tags::Tag;
 use blkmq_sync::{Stage, stage};
 
-/// How many tags one thread takes at a time: the length of the array on its stack that holds them.
+/// The most tags that a thread takes at a time, in an array on its stack.
 const TAGS: usize = 32;
 
-/// What was chosen under one hold.
+/// The outcome of dispatching under one hold.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::dispatcher) struct Batch {
-    /// Requests that the scheduler chose.
+    /// Requests that the scheduler dispatched.
     pub(in crate::dispatcher) chosen: usize,
-    /// Requests that became ready: those of them that got a tag, and those of a dispatch list that got one that was not
-    /// needed.
+    /// Requests that became ready: those of them that got a tag, and those of a dispatch list that got an unused one.
     pub(in crate::dispatcher) ready: usize,
-    /// As many were chosen as were wanted, so there may be more that can go.
+    /// As many were dispatched as were wanted, so there may be more.
     pub(in crate::dispatcher) goes_on: bool,
 }
 
-/// Why choosing ended.
+/// Why dispatching ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StopReason {
-    /// As many were chosen as were wanted.
+    /// As many were dispatched as were wanted.
     AtBound,
-    /// The scheduler holds back what it has.
+    /// The scheduler holds its requests back.
     HeldBack,
-    /// Nothing waits, or tags are lacking.
+    /// Nothing waits, or there are no tags.
     Lacking,
 }
 
 impl<'q> Section<'q, '_> {
-    /// The scheduler's choice, if it lets a request go now.
+    /// The scheduler's next request, unless it holds back.
     #[inline(always)]
     fn dispatch(&mut self) -> Option<Request<'q>> {
         self.hold.dispatch(self.q, self.now)
     }
 
-    /// The scheduler's choice. If the scheduler holds back what it has: sets WAITING, reads the tallies after that, and
-    /// asks once more.
+    /// The scheduler's next request. If the scheduler holds back, sets WAITING, then reads the feedback, and asks once
+    /// more.
     fn dispatch_or_wait(&mut self) -> Option<Request<'q>> {
         let (live, waiter_present) = (&self.q.live, self.waiter_present);
         self.dispatch().or_else(|| live.prepare_to_wait_unless(waiter_present, || self.dispatch()))
     }
 
-    /// Chooses up to `bound` requests, as far as there are tags, and makes them ready.
+    /// Dispatches up to `bound` requests, as far as there are tags: they become ready.
     pub(in crate::dispatcher) fn dispatch_batch(&mut self, bound: usize) -> Batch {
         let entered = self.now;
         let mut batch = Batch::default();
@@ -64,7 +63,7 @@ impl<'q> Section<'q, '_> {
             };
             let is_held_back = ended == StopReason::HeldBack;
             self.plan(is_held_back);
-            // A request that went to the dispatch list because there was no tag was chosen too.
+            // Includes a request that went to the dispatch list because there was no tag.
             let chosen = waiting - self.hold.nr_waiting();
             if chosen > 0 {
                 self.thread.counters.count(Count::DispatchBatches, 1);
@@ -72,8 +71,8 @@ impl<'q> Section<'q, '_> {
             }
             let goes_on = ended == StopReason::AtBound;
             batch = Batch { chosen: batch.chosen + chosen, ready: batch.ready + got, goes_on };
-            // A thread that came because this time had come may have lacked a tag that was taken then, and have left:
-            // see [`Domain::has_come`](crate::queue::Domain::has_come).
+            // A thread that polled because this time had come may have found no tag, because this thread held it, and
+            // returned: see [`Domain::has_come`](crate::queue::Domain::has_come).
             if !(is_held_back && self.domain.has_come(self.q, &mut self.now)) {
                 break;
             }
@@ -83,8 +82,8 @@ impl<'q> Section<'q, '_> {
         batch
     }
 
-    /// While all that waits goes to one hardware queue: takes tags first, then chooses `wanted` requests. `wanted` is
-    /// not more than the number that waits. Returns how many requests became ready, and why choosing ended.
+    /// Dispatches while all waiting requests go to one hardware queue: takes tags first, then dispatches `wanted`
+    /// requests, at most the number that waits. Returns how many requests became ready, and why dispatching ended.
     fn dispatch_for_one(&mut self, wanted: usize) -> (usize, StopReason) {
         debug_assert!(
             wanted <= self.hold.nr_waiting() && self.hold.is_for_first_hctx(),
@@ -116,9 +115,10 @@ impl<'q> Section<'q, '_> {
         }
     }
 
-    /// While requests wait for several hardware queues: chooses first, since the choice decides whose tag is needed. A
-    /// request whose queue has no tag goes to the dispatch list and the next is chosen. Choosing ends when a queue
-    /// would have a second request there. Returns as [`dispatch_for_one`](Self::dispatch_for_one) does.
+    /// Dispatches while requests wait for several hardware queues: the scheduler chooses first, because its choice
+    /// decides whose tag is needed. A request whose queue has no tag goes to the dispatch list, and the next one is
+    /// dispatched. Ends when a queue would get a second request there. Returns the same as
+    /// [`dispatch_for_one`](Self::dispatch_for_one).
     fn dispatch_for_many(&mut self, bound: usize) -> (usize, StopReason) {
         debug_assert!(
             bound > 0 && self.domain.is_whole() && !self.hold.is_for_first_hctx(),
