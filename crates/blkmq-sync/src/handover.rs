@@ -1,8 +1,7 @@
-//! An ordered list that the first thread to come works off for all threads.
+//! A hand-over list: an ordered list that the first thread to come drains for all threads.
 //!
-//! A thread appends to the list and then tries the lock. A thread that gets the lock is the holder of the list (in this
-//! file, the holder), and works the list off. A thread that fails leaves, because the holder looks at the list again
-//! after it has unlocked:
+//! A thread appends to the list and then tries the lock. A thread that gets the lock (the holder) drains the list. A
+//! thread that fails returns, because the holder re-checks the list after it has unlocked:
 //!
 //! ```text
 //!     the appender                    the holder
@@ -102,15 +101,14 @@ impl<T> Handover<T> {
     }
 }
 
-/// A word to the one thread that may drain a list, the owner, from the threads that appended to the list: there is
-/// something.
+/// A flag by which threads that appended to a list notify its owner, the one thread that may drain it.
 ///
-/// The owner takes the word away before it drains. So what is appended before a word is left is drained at the latest
-/// after the owner has taken that word.
+/// The owner clears the flag before it drains. So slots that are appended before the flag is set are drained at the
+/// latest after the owner has cleared it.
 #[derive(Debug)]
 pub struct Inbox(Line<AtomicBool>);
 
-/// No thread has left a word.
+/// The flag is clear.
 impl Default for Inbox {
     fn default() -> Self {
         Self(Line::new("hctx.inbox", AtomicBool::new(false)))
@@ -118,21 +116,20 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Leaves a word. Called after appending. Returns true if there was no word before: then the caller wakes the
-    /// owner, which looks for a word last before it sleeps.
+    /// Sets the flag. Called after appending. Returns true if it was clear before: then the caller wakes the owner,
+    /// which checks the flag last before it sleeps.
     ///
     /// COST: an exchange of a line that the owner reads at each poll.
     #[must_use = "the owner is to be woken"]
     pub fn leave(&self) -> bool {
-        // Release publishes what was appended to the owner, which takes the word and then reads behind the fences of
+        // Release publishes what was appended to the owner, which clears the flag and then reads behind the fences of
         // `drain`.
         !self.0.swap(true, order("inbox.leave", Ordering::Release))
     }
 
-    /// Called by the owner: takes the word, if there is one. Returns whether there was one; then the owner drains the
-    /// list.
+    /// Clears the flag. Called by the owner. Returns whether it was set; then the owner drains the list.
     ///
-    /// COST: a load while there is none.
+    /// COST: a load while the flag is clear.
     #[must_use = "the list is to be drained"]
     pub fn take(&self) -> bool {
         self.is_full() && self.0.swap(false, Ordering::Relaxed)

@@ -1,15 +1,14 @@
-//! What the thread at the scheduler, the combiner, and the other threads tell each other.
+//! The staging word, by which threads publish requests for the combiner, the thread in the scheduler.
 //!
-//! One word says whether a thread holds the scheduler, and what other threads left for it. A thread that finds the
-//! scheduler held leaves its requests, or a kick that says that there is something to look at. Either takes one
-//! exchange, and the thread does not wait. The combiner lets go by one exchange too, which succeeds only if nothing was
-//! left. If something was left, the exchange fails, and the combiner works off what was left first.
+//! The word holds whether a thread has the scheduler, and the requests that other threads have published for it. A
+//! thread that finds the scheduler held publishes its requests, or a kick, which asks the combiner to re-check. Either
+//! takes one exchange, and the thread does not wait. The combiner releases the word by one exchange too, which succeeds
+//! only if nothing was published. Otherwise it takes the published requests first.
 //!
-//! A combiner gives up instead ([`Staging::give_up`]) in two cases: it has done its share, or it leaves the rest to the
-//! next combiner, for which requests could go through the scheduler without being put into it. A combiner that gives up
-//! lets go, and the requests that were left stay in the word. Such a combiner tells other threads that something is
-//! left, and the next combiner takes what is left. So whatever is left is worked off by the present combiner or by a
-//! later one, and the publisher need not look back.
+//! A combiner gives up instead ([`Staging::give_up`]) in two cases: it has used its budget, or the next combiner can
+//! dispatch the rest on the fast path. A combiner that gives up releases the word, and the published requests stay in
+//! it. It then defers, and the next combiner takes them. So published requests are handled by the present combiner or
+//! by a later one, and the publisher need not check.
 //!
 //! ```text
 //!  63       34  33      32   31                            0
@@ -22,27 +21,26 @@ use crate::platform::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::platform::{Line, fence_at, order, pause, unless_explored, unless_mutated};
 use crate::stack::{Chain, NIL};
 
-/// A thread holds the scheduler; and it has been told to look once more.
+/// A thread holds the scheduler; and it has been kicked.
 const HELD: u64 = 1 << 32;
 const KICKED: u64 = 1 << 33;
 const NOTHING: u64 = NIL as u64;
 
-/// Loads: how often a thread that finds the word held looks whether the combiner lets go, before it leaves its
-/// requests. So many loads take as long as a hold in which requests wait. Where interleavings are explored there are
-/// none.
+/// The number of loads for which a thread that finds the word held waits for its release, before it publishes its
+/// requests. They take as long as a hold in which requests wait. None where interleavings are explored.
 const LOOKS: u32 = 128;
 
-/// How far the combiner came in one round of [`Staging::serve`].
+/// The outcome of one round of [`Staging::serve`].
 #[derive(Debug, Clone, Copy)]
 pub struct Round {
-    /// Some of what was left is not yet worked off.
+    /// Some of the published requests are not handled yet.
     pub has_more: bool,
-    /// The combiner has done its share, and begins no other round.
+    /// The combiner has used its budget, and begins no other round.
     pub is_last: bool,
 }
 
 impl Round {
-    /// All that was left has been worked off, and the combiner may go on.
+    /// All published requests are handled, and the combiner may continue.
     pub const DONE: Self = Self { has_more: false, is_last: false };
 }
 
@@ -50,19 +48,19 @@ impl Round {
 #[derive(Debug)]
 pub struct Staging(Line<AtomicU64>);
 
-/// The slot left last when the word was read, or none.
+/// The slot published last when the word was read, or none.
 const fn newest(word: u64) -> u32 {
     word as u32
 }
 
 impl Staging {
-    /// A word that no thread holds and in which nothing was left, on a line called `name`.
+    /// A word that no thread holds, with nothing published, on a line called `name`.
     #[must_use]
     pub fn new(name: &'static str) -> Self {
         Self(Line::new(name, AtomicU64::new(NOTHING)))
     }
 
-    /// Takes the hold, and what was left, if no other thread has the hold. Never spins.
+    /// Takes the hold, and the published requests, if no other thread has the hold. Never spins.
     ///
     /// COST: one load if the word is held; a load and a compare-exchange if it is free.
     #[inline]
@@ -71,8 +69,8 @@ impl Staging {
         if seen & HELD != 0 { None } else { self.hold_from(seen) }
     }
 
-    /// Takes the hold, and what was left. If another thread has the hold, makes sure that the combiner looks once more
-    /// at everything before it lets go. Called by a thread that has made visible what the combiner is to see:
+    /// Takes the hold, and the published requests. If another thread has the hold, makes sure that it re-checks
+    /// everything before it releases the word. Called by a thread that has made visible what the combiner is to see:
     ///
     /// ```text
     ///     the thread that kicks                    the combiner
@@ -85,8 +83,8 @@ impl Staging {
     /// before a. In the second, 3 finds the kick of another thread, and the combiner takes that kick away in a. So 3
     /// reads the word as it was before a. In both cases fence 2 comes before fence b, and c finds what 1 left.
     ///
-    /// A combiner that takes the kick away by [`give_up`](Self::give_up) does not take the steps b and c. The next
-    /// combiner does, as is told there.
+    /// A combiner that clears the kick by [`give_up`](Self::give_up) does not take the steps b and c. The next combiner
+    /// does, as explained there.
     ///
     /// COST: a load and a compare-exchange if the word is free. If the word is held, two loads and a fence, and a
     /// compare-exchange unless the combiner has been kicked already.
@@ -116,13 +114,11 @@ impl Staging {
         }
     }
 
-    /// Looks for a moment whether the combiner lets go, for as long as a hold takes in which requests wait. Stops if
-    /// another thread has left something, because then the combiner stays longer. Returns whether the combiner has let
-    /// go.
+    /// Spins for at most as long as a hold takes in which requests wait. Returns true if the combiner has released the
+    /// word, and false at once if another thread has published something, because then the combiner stays longer.
     ///
-    /// Leaving requests at once would cost more. The combiner needs more time for requests that were left than for its
-    /// own, since their lines are in another processor's cache, and the publisher has nothing to do meanwhile.
-    /// Correctness does not depend on these looks.
+    /// Publishing at once would cost more: the combiner needs more time for published requests than for its own,
+    /// because their cache lines are in another processor's cache. Correctness does not depend on the spinning.
     ///
     /// COST: up to 128 loads of a line that the combiner writes once.
     #[must_use]
@@ -144,8 +140,8 @@ impl Staging {
         taken.is_ok().then(|| Chain::from_newest(newest(seen)))
     }
 
-    /// Leaves `slots`, oldest first, with the combiner. If no thread holds the word, leaves nothing and returns false:
-    /// then the caller is to take the hold itself.
+    /// Publishes `slots`, oldest first, for the combiner. If no thread holds the word, publishes nothing and returns
+    /// false: then the caller takes the hold itself.
     ///
     /// COST: one compare-exchange of the shared line, for any number of slots; one load if no thread holds the word.
     #[inline]
@@ -153,12 +149,12 @@ impl Staging {
         self.leave_if(HELD, slots, link_of)
     }
 
-    /// Leaves `slots` even if no thread holds the word. The caller makes sure that a thread comes for them.
+    /// Publishes `slots` even if no thread holds the word. The caller makes sure that a thread takes them.
     pub fn leave_anyway<'a>(&self, slots: impl IntoIterator<Item = u32>, link_of: impl Fn(u32) -> &'a AtomicU32) {
         self.leave_if(0, slots, link_of);
     }
 
-    /// Leaves `slots` if the word has these flags.
+    /// Publishes `slots` if the word has these flags.
     #[inline]
     fn leave_if<'a>(
         &self,
@@ -196,9 +192,10 @@ impl Staging {
         }
     }
 
-    /// What the combiner does until it lets go. `round` gets what was left, works on it, and says how far it came.
-    /// Returns true if the combiner let go because nothing was left. Returns false if it gave up: then it has called
-    /// `give_up`, which ends with [`give_up`](Self::give_up) or [`give_up_and_look`](Self::give_up_and_look).
+    /// Combines until the word is released. `round` gets the published requests and returns how far it came. Returns
+    /// true if the word was released because nothing was published. Returns false if the combiner gave up: then
+    /// `give_up` was called, which ends with [`give_up`](Self::give_up) or
+    /// [`give_up_and_look`](Self::give_up_and_look).
     #[inline]
     #[must_use]
     pub fn serve(&self, published: Chain, mut round: impl FnMut(Chain) -> Round, give_up: impl FnOnce(&Self)) -> bool {
@@ -216,8 +213,8 @@ impl Staging {
         }
     }
 
-    /// Called by the combiner: takes what was left, and the kick. Whatever the combiner looks at after this call, it
-    /// sees as it is now.
+    /// Takes the published requests, and the kick. Called by the combiner, which sees the present state of everything
+    /// that it checks after this call.
     #[inline]
     pub fn take(&self) -> Chain {
         let published = self.0.swap(HELD | NOTHING, Ordering::Relaxed);
@@ -229,8 +226,8 @@ impl Staging {
         Chain::from_newest(newest(published))
     }
 
-    /// Called by the combiner: lets go, unless a thread has left something or kicked since the combiner took what there
-    /// was. Returns whether it let go. If it did not, the combiner takes what was left and looks again.
+    /// Releases the word, unless a thread has published something or kicked since the combiner last took. Called by the
+    /// combiner. Returns whether the word was released. If not, the combiner takes again and re-checks.
     #[inline]
     #[must_use]
     pub fn let_go(&self) -> bool {
@@ -245,23 +242,23 @@ impl Staging {
         before.is_ok()
     }
 
-    /// Called by a combiner that has done its share, or leaves the rest to the next combiner: lets go, and leaves in
-    /// the word the requests that were left there.
+    /// Releases the word, with the published requests in it. Called by a combiner that has used its budget, or leaves
+    /// the rest to the next combiner.
     ///
-    /// This takes a kick away too, without a fence and without a look at what the kick was for. Nothing is lost,
-    /// because the next combiner fences and looks. The combiner that gives up sets WAITING before, and [hands
-    /// on](crate::liveness::Liveness::defer) afterwards, so that another thread comes and takes the hold. Only a
-    /// combiner clears WAITING where combiners give up like this. So the next combiner finds it set, and fences
-    /// ([`Liveness::waiter_present`](crate::liveness::Liveness::waiter_present)) before it looks at everything. These
-    /// are the steps b and c of [`hold_or_kick`](Self::hold_or_kick).
+    /// This also clears a kick, without a fence and a re-check. Nothing is lost, because the next combiner fences and
+    /// checks everything. The combiner that gives up sets WAITING before, and
+    /// [defers](crate::liveness::Liveness::defer) afterwards, so that another thread takes the hold. Only a combiner
+    /// clears WAITING where combiners give up like this. So the next combiner finds it set, and fences
+    /// ([`Liveness::waiter_present`](crate::liveness::Liveness::waiter_present)) before it checks everything. These are
+    /// the steps b and c of [`hold_or_kick`](Self::hold_or_kick).
     pub fn give_up(&self) {
         // Release as in `let_go`.
         let before = self.0.fetch_and(NOTHING, order("staging.give_up", Ordering::Release));
         debug_assert!(before & HELD != 0, "only the combiner gives up");
     }
 
-    /// Gives up like [`give_up`](Self::give_up), for a combiner that itself looks again at once: after this call it
-    /// finds what it was kicked for.
+    /// Gives up like [`give_up`](Self::give_up), for a combiner that re-checks at once: after this call it finds what
+    /// it was kicked for.
     pub fn give_up_and_look(&self) {
         self.give_up();
         // Step b of `hold_or_kick`, between the kick that `give_up` takes away and the look at what the kick was for;
@@ -269,12 +266,12 @@ impl Staging {
         fence_at("staging.look_fence");
     }
 
-    /// Whether requests were left that no combiner has taken over yet.
+    /// Whether there are published requests that no combiner has taken yet.
     #[inline]
     #[must_use]
     pub fn has_published(&self) -> bool {
-        // Acquire pairs with the Release of `let_go` and of `give_up`: a thread that finds nothing left because a
-        // combiner has taken it sees what that combiner did before it let go.
+        // Acquire pairs with the Release of `let_go` and of `give_up`: a thread that finds nothing published because a
+        // combiner has taken it sees what that combiner did before it released the word.
         newest(self.0.load(order("staging.has_published", Ordering::Acquire))) != NIL
     }
 }

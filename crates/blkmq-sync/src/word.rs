@@ -1,11 +1,12 @@
 //! The one word of a queue: what every submission, completion and control operation reads first.
 //!
-//! The low half holds flags. One of them is WAITING, which a thread sets when something waits where a dispatcher looks.
-//! The high half counts how often WAITING was set. The count only grows, and wraps off the top. So a compare-exchange
-//! from a value read earlier fails if WAITING was set since. Only exactly 2^32 settings in between would deceive it.
+//! The low half holds flags. One of them is WAITING, which a thread sets when a request waits where a dispatching
+//! thread checks. The high half counts how often WAITING was set. The count only grows, and wraps off the top. So a
+//! compare-exchange from a value read earlier fails if WAITING was set since. Only exactly 2^32 settings in between
+//! would deceive it.
 //!
 //! # The gate
-//! The flags also hold the gate: the class of requests that may pass the scheduler by while nothing waits, and perhaps
+//! The flags also hold the gate: the class of requests that may bypass the scheduler while nothing waits, and perhaps
 //! the one client whose requests these must be.
 //!
 //! ```text
@@ -16,7 +17,7 @@
 //! ```
 //!
 //! All threads agree which of the fences 2 and b comes first. If 2 comes first, then c finds the requests in the
-//! counts. If b comes first, then 3 finds the gate shut, and the passing thread turns back.
+//! counts. If b comes first, then 3 finds the gate shut, and the first thread backs out.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -56,7 +57,7 @@ impl Flag {
     }
 }
 
-/// What may pass the scheduler by: the bits of the word that say so.
+/// The gate: the bits of the word that say which requests may bypass the scheduler.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Gate(NonZeroU64);
 
@@ -134,10 +135,10 @@ impl fmt::Debug for Gate {
 pub struct Snapshot(u64);
 
 impl Snapshot {
-    /// Whether WAITING is set. A thread sets it when something waits in a scheduler, in a software queue, on a dispatch
-    /// list, or with a combiner that gave up. WAITING may stay set for a while after that is over. And something may
-    /// wait while WAITING is clear: requests that were left with a combiner that is at work, and requests that a thread
-    /// has inserted or put on a dispatch list and looks at itself before it goes.
+    /// Whether WAITING is set. A thread sets it when a request waits in a scheduler, in a software queue, on a dispatch
+    /// list, or in the staging word of a combiner that gave up. WAITING may stay set for a while afterwards. And
+    /// requests may wait while WAITING is clear: those published to a combiner that is still at work, and those that a
+    /// thread has inserted or put on a dispatch list and checks itself before it returns.
     #[inline]
     #[must_use]
     pub const fn is_waiting(self) -> bool {
@@ -158,16 +159,16 @@ impl Snapshot {
         self.0 & Flag::Quiesced.bit() != 0
     }
 
-    /// What may pass the scheduler by. Nothing may while a waiting request lacks a tag, a token or room, or while
-    /// the queue is quiesced. What was inserted or left a moment ago does not count: a thread is about to look for what
-    /// it needs, and sets WAITING if that is not there.
+    /// The requests that may bypass the scheduler: none while a request waits for a tag, a depth token or room, or
+    /// while the queue is quiesced. Requests that were inserted or published a moment ago do not count: a thread is
+    /// about to try for what they need, and sets WAITING if it fails.
     #[inline]
     #[must_use]
     pub fn gate(self) -> Option<Gate> {
         if self.is_quiesced() || self.is_waiting() && unless_mutated("bypass.waiting") { None } else { self.any_gate() }
     }
 
-    /// Whether nothing that waits lacks anything, and the queue is not quiesced.
+    /// Whether no request waits for a tag, a depth token or room, and the queue is not quiesced.
     #[inline]
     #[must_use]
     pub const fn is_open(self) -> bool {
@@ -227,8 +228,8 @@ impl Word {
 
     /// Sets WAITING and counts that, in one operation. Returns the word as it was before.
     ///
-    /// Called after the thing that waits is where the dispatcher will look for it. A thread that sets WAITING because
-    /// it lacks something owes a fence and another look: see
+    /// Called when the waiting request is where a dispatching thread will check for it. A thread that sets WAITING
+    /// because it found no tag or room owes a fence and a second attempt: see
     /// [`Liveness::prepare_to_wait`](crate::liveness::Liveness::prepare_to_wait).
     #[inline]
     pub fn set_waiting(&self) -> Snapshot {

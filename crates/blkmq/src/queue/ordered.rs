@@ -1,6 +1,6 @@
-//! What is ordered together: the domains of a queue ([`domains`]), each a scheduler under its lock ([`domain`],
-//! [`hold`]) with the requests that wait in front of it ([`backlog`]). The scheduler also decides which requests pass
-//! it by ([`gate`]), and hears of those and of completions ([`reports`]). The limiter stands behind it ([`limiter`]).
+//! The domains of a queue ([`domains`]): each is a scheduler under its lock ([`domain`], [`hold`]) with its backlog
+//! ([`backlog`]). The scheduler also decides which requests bypass it ([`gate`]), and gets reports of those and of
+//! completions ([`reports`]). The limiter bounds what it dispatches ([`limiter`]).
 
 pub(super) mod backlog;
 pub(super) mod domain;

@@ -1,17 +1,17 @@
-//! Requests that have entered the queue, and are not in the scheduler yet: those that a combiner of the scheduler has
-//! taken over from other threads, and those that found no room. What no combiner has taken over yet lies in the staging
-//! word or, under the locking `staged`, in a bucket.
+//! The backlog: requests that have entered the queue and are not in the scheduler yet, because a combiner has taken
+//! them over and not inserted them yet, or because there was no room. Published requests that no combiner has taken
+//! over yet are in the staging word or, under the locking `staged`, in a bucket.
 //!
-//! What was left first is taken first, in rounds. The [`ROUNDS`] requests that were left first stand in front, or as
-//! many as the combiner may still take if these are fewer. Each round takes one request of each thread that has some in
-//! front. The rounds give two promises. A request waits only for those that were there when it came, and for a few
-//! more, however much other threads leave behind it. And among those in front no thread's k-th request waits for
-//! another thread's (k + 1)-th.
+//! Requests are taken in the order of publication, in rounds. The oldest [`ROUNDS`] requests form the front, or as many
+//! as the combiner may still take if these are fewer. Each round takes one request of each thread with requests in the
+//! front. The rounds guarantee two things. A request waits only for those that were published before it, and for a few
+//! more, however much other threads publish behind it. And within the front no thread's k-th request waits for another
+//! thread's (k + 1)-th.
 //!
 //! Requests for which the scheduler had no room stay in one list per thread, class and sync or async. So the order
-//! within each list is kept, and no list holds up another. Room that comes goes round the threads that wait for it: no
-//! thread gets room twice before another thread that could use it. Within a thread the highest class has room first,
-//! and within a class sync and async requests take turns.
+//! within each list is kept, and no list blocks another. Free room is granted round-robin to the threads that wait for
+//! it: no thread gets room twice before another thread that could use it. Within a thread the highest class gets room
+//! first, and within a class sync and async requests alternate.
 
 use blkmq_sched::Class;
 
@@ -20,26 +20,26 @@ use crate::request::limits::MAX_THREADS;
 use crate::request::{Location, Request, RqList, Slots};
 use blkmq_sync::{Area, changes, reads};
 
-/// How many requests stand in front and are taken in rounds before the next ones come to the front.
+/// The size of the front: the most requests that are taken in rounds before the next ones join.
 pub(crate) const ROUNDS: usize = 64;
 
-// So the requests that stand in front can go through the scheduler together.
+// So that the whole front can take the fast path together.
 const _: () = assert!(ROUNDS <= blkmq_sched::MOST_NEWCOMERS);
 
 /// A set of threads.
 type Set = [u64; MAX_THREADS / 64];
 
-/// The number of kinds of requests, async and sync of each class. A kind that finds no room holds up no other kind.
+/// The number of kinds of requests, async and sync of each class. A kind without room blocks no other kind.
 const NR_KINDS: usize = 2 * Class::ALL.len();
 
-/// The requests of one thread that wait.
+/// The waiting requests of one thread.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// The requests that are taken in the rounds, in the order in which the thread left them.
+    /// The requests in the front, in the order of publication.
     incoming: RqList,
-    /// The requests that found no room, by kind.
+    /// The requests that wait for room, by kind.
     without_room: [RqList; NR_KINDS],
-    /// Which requests of a class look for room first: 0 for async, 1 for sync.
+    /// The kind of a class that is tried for room first: 0 for async, 1 for sync.
     turn: usize,
 }
 
@@ -73,21 +73,21 @@ impl Waiting {
 pub(crate) struct Backlog {
     threads: Vec<Waiting>,
     threads_area: Area,
-    /// The threads that have requests in the present rounds.
+    /// The threads with requests in the front.
     incoming: Set,
     /// The thread whose turn is next.
     turn: usize,
     nr_incoming: usize,
-    /// The requests that were left since the present rounds began.
+    /// The requests that were added since the present rounds began.
     later: RqList,
-    /// The threads that have requests that found no room.
+    /// The threads with requests that wait for room.
     without_room: Set,
-    /// The thread of `without_room` that looks for room first.
+    /// The thread of `without_room` that is tried first.
     retry_turn: usize,
     nr_without_room: usize,
 }
 
-/// The list in which a request without room waits. No request passes another one in its list.
+/// The list in which a request waits for room. No request overtakes another one in its list.
 fn kind(rq: &Request<'_>) -> usize {
     2 * rq.priority().class.index() + usize::from(rq.body().is_sync())
 }
@@ -107,19 +107,19 @@ impl Backlog {
         Self { threads_area: Area::new("queue.backlog"), ..Self::default() }
     }
 
-    /// Makes room for what a thread leaves. Called when it joins.
+    /// Reserves an entry for a thread. Called when it joins.
     pub(in crate::queue) fn reserve(&mut self, thread: u16) {
         let len = self.threads.len().max(usize::from(thread) + 1);
         self.threads.resize_with(len, Waiting::default);
         self.threads_area.is_of(&self.threads);
     }
 
-    /// Adds requests that were left, in the order in which they were left.
+    /// Adds published requests, in the order of publication.
     pub(crate) fn add(&mut self, left: RqList) {
         changes(&mut self.later).append(left);
     }
 
-    /// Takes all requests, in the order in which they were left, if no rounds have begun and nothing waits for room.
+    /// Takes all requests, in the order of publication, if no rounds have begun and nothing waits for room.
     pub(crate) fn take_all(&mut self) -> Option<RqList> {
         (self.nr_incoming == 0 && self.nr_without_room == 0).then(|| std::mem::take(changes(&mut self.later)))
     }
@@ -130,13 +130,13 @@ impl Backlog {
         *reads(&self.nr_incoming) == 0 && reads(&self.later).is_empty() && *reads(&self.nr_without_room) == 0
     }
 
-    /// Whether something waits that was not tried yet.
+    /// Whether there are requests that were not tried yet.
     #[inline]
     pub(crate) fn is_untried(&self) -> bool {
         self.nr_incoming > 0 || !self.later.is_empty()
     }
 
-    /// Whether no request stands in front: all of them wait for the next rounds, or for room.
+    /// Whether the front is empty: all requests wait for the next rounds, or for room.
     #[inline]
     pub(crate) fn is_between_rounds(&self) -> bool {
         self.nr_incoming == 0
@@ -210,7 +210,7 @@ impl Backlog {
         }
     }
 
-    /// Puts down a request for which there is no room.
+    /// Adds a request for which there is no room.
     pub(crate) fn put_without_room(&mut self, rq: Request<'_>) {
         let thread = usize::from(rq.index().pool());
         let (word, bit) = bit(thread);
@@ -239,8 +239,8 @@ impl Backlog {
             let waiting = &mut self.threads[thread];
             if waiting.retry_one(slots, &mut insert) {
                 self.nr_without_room -= 1;
-                // Only a thread that got room gives up its turn. Otherwise looks that find no room would bring the turn
-                // round to the same thread each time that there is room.
+                // Only a thread that got room gives up its turn. Otherwise attempts without room could rotate the turn
+                // to the same thread each time that there is room.
                 self.retry_turn = thread + 1;
             } else {
                 set[word] &= !bit;

@@ -1,4 +1,4 @@
-//! What is ordered together: a scheduler under its lock, and what threads know of it without the lock.
+//! A domain: a scheduler under its lock, and the counts that it publishes to threads without the lock.
 
 use std::io::{self, Write};
 
@@ -21,8 +21,8 @@ struct Lock {
     waits: WaitMeters,
 }
 
-/// What other threads see without locking. The counts lie apart from the lock, so that a look does not take the lock's
-/// line from the combiner. While requests are handed through, the counts do not change.
+/// The counts that other threads read without the lock. They lie apart from the lock, so that reading them does not
+/// take the lock's line from the thread in the scheduler. They do not change while requests take the fast path.
 #[derive(Debug, Default)]
 struct Counts {
     /// Requests in the scheduler, as of the last unlock.
@@ -33,7 +33,7 @@ struct Counts {
     elsewhere: AtomicU32,
 }
 
-/// A scheduler, its lock, and the words by which threads take turns at it.
+/// A scheduler, its lock, and the words that arbitrate it.
 #[derive(Debug)]
 pub(crate) struct Domain {
     /// The hardware queue whose requests are ordered here; 0 if those of all hardware queues are.
@@ -41,21 +41,21 @@ pub(crate) struct Domain {
     is_whole: bool,
     lock: Line<Lock>,
     counts: Line<Counts>,
-    /// When the scheduler would let go what it holds back, in nanoseconds; `u64::MAX` if it holds nothing back.
+    /// When the scheduler will dispatch what it holds back, in nanoseconds; `u64::MAX` if it holds nothing back.
     planned: Line<AtomicU64>,
-    /// Which thread is at the scheduler under the locking `combining`, and what other threads left.
+    /// The staging word of the locking `combining`.
     pub(crate) staging: Staging,
-    /// Which thread inserts and which one chooses under the locking `staged`, and whether other threads have kicked.
+    /// The words of the locking `staged`: which thread inserts, which one dispatches, and whether they were kicked.
     pub(crate) inserting: Staging,
     pub(crate) dispatching: Staging,
 }
 
-/// Ends the process if the section that this stands for unwinds, or a call that tells the scheduler what happened: the
-/// scheduler, or a function of the program that is told of waits, has panicked.
+/// Aborts the process if a section unwinds, or a call that gives the scheduler feedback: the scheduler, or a function
+/// of the program that observes waits, has panicked.
 ///
-/// The thread has the requests and the tags of other threads in its hands then, and what the scheduler keeps may no
-/// longer agree with the counts. Storage that hangs, or a freeze that believes a queue drained, is worse than a
-/// process that ends with a reason. Model checkers and the torture rig unwind, because they report what they found.
+/// The thread then holds requests and tags of other threads, and the scheduler's state may no longer agree with the
+/// counts. Storage that hangs, or a freeze that believes a queue drained, is worse than a process that ends with a
+/// reason. Model checkers and the torture rig unwind, because they report what they found.
 struct EndsProcess;
 
 impl Drop for EndsProcess {
@@ -106,7 +106,7 @@ impl Domain {
         (first..end).map(|index| (index, q.hctxs.get(index)))
     }
 
-    /// Whether no other domain than this one shows that something waits.
+    /// Whether no other domain's counts say that something waits.
     #[inline(never)]
     pub(crate) fn is_rest_idle(&self, q: &Queue) -> bool {
         debug_assert!(!self.is_whole, "there is a rest");
@@ -118,8 +118,7 @@ impl Domain {
         self.lock.hold.lock()
     }
 
-    /// Runs a thread's section under the lock, on the path of a request. Then brings up to date what
-    /// other threads see of the domain, and lets go the lock.
+    /// Runs a thread's section under the lock, on the path of a request. Then publishes the counts, and unlocks.
     ///
     /// COST: of a free lock a compare-exchange, and a swap to unlock; of a held lock also two readings of the meter,
     /// if there is a meter. At the end a load of the queue's word and three of the counts, which are written only if
@@ -135,7 +134,7 @@ impl Domain {
         hold.room = (0, 0);
         let result = section(&mut hold);
         debug_assert!(hold.agrees(), "the counts agree with the scheduler and the backlog: {:?}", *hold);
-        // From here on requests may pass the scheduler by, or may no longer.
+        // From here on requests may bypass the scheduler, or may no longer.
         if self.is_whole {
             hold.turn_gate(q);
         }
@@ -147,8 +146,7 @@ impl Domain {
         result
     }
 
-    /// Tells the scheduler what all threads have noted, for a thread on the path of a request that is not in a
-    /// section.
+    /// Gives the scheduler the reports of all threads. For a thread on the path of a request that is not in a section.
     pub(super) fn tell_reports(&self, q: &Queue, now: Time) {
         let ends_process = EndsProcess;
         self.control().take_reports(q, now);
@@ -181,7 +179,7 @@ impl Domain {
         self.lock.waits.now()
     }
 
-    /// A request that was made ready `since` then for another thread to insert waits no longer.
+    /// Observes the wait, since `since`, of a request that was published for another thread to insert.
     pub(crate) fn tell_staged(&self, since: Time, now: Time) {
         self.lock.waits.tell(Wait::Staged, since, now);
     }
@@ -196,7 +194,7 @@ impl Domain {
         self.counts.waiting.load(Ordering::Relaxed)
     }
 
-    /// Requests in the backlog, as of a moment ago. What still lies in the staging word or in a bucket is not counted.
+    /// Requests in the backlog, as of a moment ago. Published requests that no combiner has taken yet are not counted.
     pub(crate) fn nr_backlog(&self) -> u32 {
         self.counts.backlog.load(Ordering::Relaxed)
     }
@@ -206,28 +204,28 @@ impl Domain {
         self.nr_waiting() > 0 || self.nr_backlog() > 0
     }
 
-    /// Whether nothing waits here, looked at under the lock.
+    /// Whether nothing waits here, checked under the lock.
     pub(crate) fn is_idle(&self, counters: &Counters) -> bool {
         !self.acquire(counters).has_waiting()
     }
 
-    /// Whether a thread that brings something must come here: requests wait in the scheduler or in the backlog, or a
-    /// combiner that gave up has left some in the staging word. Also asked before WAITING is cleared. What lies on
-    /// dispatch lists is looked at elsewhere.
+    /// Whether a thread that freed something must dispatch here: requests wait in the scheduler or in the backlog, or a
+    /// combiner that gave up has left some in the staging word. Also checked before WAITING is cleared. Dispatch lists
+    /// are checked elsewhere.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        // The staging word first: a thread that finds nothing in it because a combiner has let go reads that combiner's
-        // counts.
+        // The staging word first: a thread that finds nothing in it because a combiner has released it reads that
+        // combiner's counts.
         self.staging.has_published() || self.has_waiting()
     }
 
-    /// Whether all that waits goes to the first hardware queue, as of a moment ago.
+    /// Whether all waiting requests go to the first hardware queue, as of a moment ago.
     pub(crate) fn is_for_first_hctx(&self) -> bool {
         self.counts.elsewhere.load(Ordering::Relaxed) == 0
     }
 
-    /// Brings up to date what other threads see. Called under the lock, before it is let go, and where the combiner may
-    /// leave something and other domains have combiners too (`Section::show`).
+    /// Publishes the counts. Called under the lock before it is released, and before requests may stay behind while
+    /// other domains have combiners too (`Section::show`).
     pub(crate) fn note_waiting(&self, hold: &Hold) {
         let note = |count: &AtomicU32, now: u32| {
             if count.load(Ordering::Relaxed) != now {
@@ -250,18 +248,18 @@ impl Domain {
         self.planned.store(planned, Ordering::Relaxed);
     }
 
-    /// Notes when the scheduler would let go what it holds back, if it holds something back. Returns whether the
-    /// threads that sleep must be woken when the lock has been let go: they have planned for a later time, or may have
-    /// planned for no time.
+    /// Plans for the time at which the scheduler will dispatch what it holds back, if it holds something back. Returns
+    /// whether sleeping threads must be woken after the unlock: they have planned for a later time, or may have planned
+    /// for none.
     pub(crate) fn plan(&self, hold: &Hold, is_held_back: bool, now: Time) -> bool {
         debug_assert!(!is_held_back || !hold.is_empty(), "what is held back waits in the scheduler");
         let planned = self.planned();
         let wakeup = match &hold.scheduler {
             Some(_) if is_held_back => {
                 let wakeup = hold.wakeup(now);
-                // A plan for a time that is still to come stands until something is chosen. A scheduler that is asked
-                // in vain may name different times at different calls. A thread that is woken for the earlier time
-                // asks it again.
+                // A plan for a time that is still to come stands until something is dispatched. A scheduler that holds
+                // back may name different times at different calls. A thread that wakes at the earlier time asks it
+                // again.
                 if planned > now.0 { wakeup.min(planned) } else { wakeup }
             }
             _ => u64::MAX,
@@ -269,8 +267,8 @@ impl Domain {
         if planned != wakeup {
             self.set_planned(wakeup);
         }
-        // A thread that looked when the old time had passed found another thread at the scheduler. By now it plans for
-        // no time.
+        // A thread that polled when the old time had passed found another thread in the scheduler. It now plans for no
+        // time.
         let is_next = planned <= now.0 && now.0 < wakeup && wakeup != u64::MAX;
         wakeup < planned || is_next
     }

@@ -1,20 +1,20 @@
-//! The gate: for which class the queue's word says that requests may pass the scheduler by while WAITING is clear.
+//! The gate: the class whose requests may bypass the scheduler while WAITING is clear, as published in the queue's
+//! word.
 //!
-//! The scheduler says under its lock whether they may pass. A thread that shuts the gate fences and then reads how
-//! many requests have passed (see `word`). So a thread that inserts a request of another class knows of all that have
-//! passed, and strict classes stay strict.
+//! The scheduler decides under its lock whether they may. A thread that shuts the gate fences and then reads how many
+//! requests have bypassed (see `word`). So a thread that inserts a request of another class knows of all of them, and
+//! strict classes stay strict.
 //!
 //! # A split queue
-//! Where each hardware queue has a domain, the gate is one for the queue, and open for every class or for none. A
-//! scheduler that orders one hardware queue lets requests pass only if it lets each class pass: then no class comes
-//! before another one, and there is nothing to be strict about. So the gate changes with the settings alone, and not
-//! with what is inserted. A thread that passes looks once, and not again behind a fence: at WAITING, which is set if
-//! anything in any domain lacks something. So a request does not take the tag or the token for which another one waits.
-//! If another request begins to wait behind this look, this one's tag and token come back when it completes, and its
-//! completer finds WAITING set.
+//! If each hardware queue has a domain, there is one gate for the queue, open for every class or for none. A scheduler
+//! that orders one hardware queue allows the bypass only if it allows it for each class: then no class precedes
+//! another, and there is no strictness to keep. So the gate changes with the settings alone, and not with insertions. A
+//! thread checks once, and not again behind a fence, whether WAITING is set, which it is if a request waits in any
+//! domain. So a request does not take the tag or the depth token for which another one waits. If another request begins
+//! to wait after this check, this one's tag and token are freed when it completes, and its completer finds WAITING set.
 //!
-//! Requests other than reads that pass are not among those beside which the scheduler admits others. So they may pass
-//! only if the scheduler admits as many as there are tags.
+//! Requests other than reads that bypass do not count against the scheduler's limit. So they may bypass only if the
+//! scheduler admits as many as there are tags.
 
 use blkmq_sched::{Admission, Class, ClientId, Feedback, FeedbackKind, Info, Op, Outstanding, Passing, Setting};
 
@@ -26,8 +26,8 @@ use blkmq_sync::atomic::Ordering;
 use blkmq_sync::word::Gate;
 use blkmq_sync::{unless_explored, unless_mutated};
 
-/// How many requests must come in, with nothing waiting behind them, before a gate is opened again that was shut
-/// because something waited. So a scheduler that wants reports is not told anew at each hold.
+/// The number of requests that must arrive, with nothing waiting behind them, before a gate is opened again that was
+/// shut because something waited. It keeps a scheduler that wants reports from being asked at each hold.
 const CALM: u32 = 256;
 
 /// The same where interleavings are explored, and something waits most of the time.
@@ -39,9 +39,9 @@ fn a_write(client: ClientId) -> Info {
 }
 
 impl Hold {
-    /// A request is about to be inserted. If the gate is open for another class or another client, shuts it, so that
-    /// requests of that class do not pass any more. If the gate is open for this class, it stays open. What keeps other
-    /// requests of this class from passing, if this one lacks something, is WAITING.
+    /// A request is about to be inserted. Shuts the gate if it is open for another class or another client. If it is
+    /// open for this class, it stays open: if this request has to wait, WAITING keeps others of its class from
+    /// overtaking it.
     #[inline]
     pub(super) fn note_insertion(&mut self, q: &Queue, info: &Info) {
         let class = info.priority.class;
@@ -61,7 +61,7 @@ impl Hold {
         self.note_class(class, 1);
     }
 
-    /// While the gate is open and nothing waits, requests pass. The request that is about to be inserted is the first
+    /// While the gate is open and nothing waits, requests bypass. The request that is about to be inserted is the first
     /// that waits behind them.
     pub(super) fn note_end_of_passing(&mut self) {
         debug_assert!(self.gate.is_some(), "requests pass only through an open gate");
@@ -75,8 +75,8 @@ impl Hold {
     #[cold]
     fn shut_gate(&mut self, q: &Queue) {
         debug_assert!(self.gate.is_some(), "a gate that is shut is not shut again");
-        // Requests may have passed until now. `note_insertion` says so to the scheduler only while the gate is open,
-        // so it is said here.
+        // Requests may have bypassed until now. `note_insertion` reports that to the scheduler only while the gate is
+        // open, so it is reported here.
         self.note_end_of_passing();
         q.live.word.shut_gate();
         q.account.gate.note_shut(q.clock.now());
@@ -86,7 +86,7 @@ impl Hold {
         (self.gate, self.gate_client, self.is_fold_due) = (None, None, unless_mutated("bypass.fold"));
     }
 
-    /// Tells the scheduler what has completed and what has passed, if it needs to know.
+    /// Gives the scheduler the completions and the bypassed requests, if it wants feedback.
     #[inline]
     pub(super) fn fold(&mut self, q: &Queue) {
         let Some(scheduler) = &self.scheduler else { return };
@@ -105,10 +105,10 @@ impl Hold {
     }
 
     /// Opens the gate if it is shut, nothing waits, and enough requests have come since the class or the client
-    /// changed. While the word says WAITING nothing passes anyway, so a gate that is open stays open, and requests pass
-    /// again as soon as nothing lacks anything. Two kinds of gates are shut for some time: that of a scheduler whose
-    /// answer changes with what it dispatches, if something waits, and any gate if the limiter may hold back what
-    /// comes. Called when the lock is about to be let go.
+    /// changed. While WAITING is set nothing bypasses anyway, so an open gate stays open, and requests bypass again as
+    /// soon as nothing waits. Two kinds of gates are shut for some time: that of a scheduler whose answer changes with
+    /// what it dispatches, if something waits, and any gate if the limiter may hold requests back. Called when the lock
+    /// is about to be released.
     #[inline]
     pub(super) fn turn_gate(&mut self, q: &Queue) {
         let seen = q.live.word.load();
@@ -137,8 +137,8 @@ impl Hold {
         }
     }
 
-    /// Asks a scheduler whose answer changes whether the same may pass as before. If not, shuts the gate, and opens it
-    /// for those that may.
+    /// Asks a scheduler whose answer changes whether the same requests may still bypass. If not, shuts the gate, and
+    /// opens it for those that may.
     #[inline(never)]
     fn look_at_gate(&mut self, q: &Queue) {
         debug_assert!(self.gate.is_some(), "the gate is open");
