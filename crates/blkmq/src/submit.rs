@@ -25,7 +25,7 @@ use std::mem::ManuallyDrop;
 use blkmq_sched::{ClientId, GroupId, IoPriority, MergeLimits, Time};
 
 use crate::dispatcher::Dispatcher;
-use crate::queue::{Queue, QueueError, RequestQueue, Served, ThreadState};
+use crate::queue::{Layout, Queue, QueueError, RequestQueue, Served, ThreadState};
 use crate::request::bio::Bio;
 use crate::request::client::Client;
 use crate::request::limits::Limits;
@@ -68,6 +68,8 @@ pub struct Submitter {
     plug_time: Time,
     /// The plug holds requests that could not be passed on.
     is_held_back: bool,
+    /// This submitter leaves, and looks after every hardware queue meanwhile.
+    polls_all: bool,
     /// Free slots; the slot used last is in front.
     free: RqList,
     /// What was handed out so far.
@@ -128,6 +130,7 @@ impl RequestQueue {
             group: GroupId::ROOT,
             plug_time: Time(0),
             is_held_back: false,
+            polls_all: false,
             outstanding: vec![Outstanding::default(); free.len()].into_boxed_slice(),
             free,
             served: Served::default(),
@@ -258,6 +261,15 @@ impl Submitter {
     /// Passes on the plug and drives the queue: completes what the driver has finished, and dispatches what waits.
     /// Returns true if there is something to [`reap`](Self::reap).
     pub fn poll(&mut self) -> bool {
+        self.poll_hctxs(Layout::mapped)
+    }
+
+    /// Like [`poll`](Self::poll), for the hardware queues that `hctxs` makes of the layout and this thread's number.
+    #[inline(always)]
+    fn poll_hctxs<I>(&mut self, hctxs: impl FnOnce(Layout, u16) -> I) -> bool
+    where
+        I: Iterator<Item = u16> + Clone,
+    {
         let now = self.q.0.clock().now();
         let Self { q: RequestQueue(q), dispatcher, plug, .. } = self;
         let thread = dispatcher.number();
@@ -266,7 +278,7 @@ impl Submitter {
         if !plug.is_empty() {
             dispatcher.take_plug(q, plug, now, seen);
         }
-        dispatcher.drive_inside(q, |layout| layout.mapped(thread), now, seen);
+        dispatcher.drive_inside(q, |layout| hctxs(layout, thread), now, seen);
         activity.leave();
         // Puts what other threads completed behind what this thread completed. Otherwise a caller that never reaps
         // everything would never see what other threads completed.
@@ -314,6 +326,9 @@ impl Submitter {
             rq.into_parts(|part| completed.push_back(part, Location::Completed));
         }
         let mut undone = Vec::new();
+        // What this submitter waits for may depend on a submitter of the same thread, which cannot poll meanwhile: its
+        // request may have an operation of this one as a part, or the last depth token.
+        self.polls_all = !self.q.0.is_owned;
         loop {
             while let Some(completion) = self.reap() {
                 if completion.status == Status::Gone {
@@ -327,7 +342,10 @@ impl Submitter {
                 );
                 return undone;
             }
-            self.wait(1, None);
+            let is_ready = if self.polls_all { self.poll_hctxs(|layout, _| 0..layout.len()) } else { self.poll() };
+            if !is_ready {
+                self.sleep(None, false);
+            }
         }
     }
 
@@ -343,9 +361,11 @@ impl Submitter {
         self.is_held_back = !self.plug.is_empty();
     }
 
-    /// The hardware queues that this submitter's requests go to.
+    /// The hardware queues that this submitter's requests go to; all while it leaves.
     fn hctxs(&self) -> impl Iterator<Item = u16> + Clone + use<> {
-        self.q.0.hctxs.layout().mapped(self.dispatcher.number())
+        let (layout, polls_all) = (self.q.0.hctxs.layout(), self.polls_all);
+        let all = 0..if polls_all { layout.len() } else { 0 };
+        all.chain(layout.mapped(self.dispatcher.number()).filter(move |_| !polls_all))
     }
 
     /// The hardware queues that this submitter polls. There are none while the queue is quiesced, because a device's
@@ -359,6 +379,10 @@ impl Submitter {
 impl Drop for Submitter {
     /// Waits for what is outstanding, so that no request outlives its submitter. Operations that are still in the plug
     /// because the queue is frozen are dropped undone; see [`Submitter::leave`].
+    ///
+    /// Meanwhile this thread polls every hardware queue, so it may have other submitters with operations outstanding.
+    /// Where hardware queues are [owned](crate::driver::Driver::is_owned), only the owner can poll: a thread with
+    /// several submitters waits for the operations of all before it drops one.
     ///
     /// If the driver panicked in this thread, requests in its hands are lost, and waiting for them would not end. Then
     /// the submitter keeps its place, because its slots are in use, and the queue stays for ever, because the device

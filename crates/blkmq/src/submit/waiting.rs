@@ -129,7 +129,7 @@ impl Submitter {
         has_completions || self.has_plugged() || self.dispatcher.may_go_on(&self.q.0) || self.has_word()
     }
 
-    fn sleep(&self, until: Option<Time>, wants_all: bool) {
+    pub(super) fn sleep(&self, until: Option<Time>, wants_all: bool) {
         if let Clock::Virtual(clock) = self.q.0.clock() {
             let until = [self.next_wakeup(), until].into_iter().flatten().min();
             // Without a time to go to, the thread waits for another thread to end the quiescence.

@@ -181,6 +181,24 @@ fn a_wait_for_several_ends_when_so_many_have_completed() {
     assert_eq!(submitter.wait(0, None), Waited::Idle);
 }
 
+/// Red (does not end) if a submitter that is dropped polls its own hardware queue alone: its operation is a part of a
+/// request on the hardware queue of another submitter, whose thread is this one.
+#[test]
+fn a_submitter_that_is_dropped_needs_no_other_one_of_its_thread() {
+    let driver = spec::open("null,irqmode=2,completion_nsec=1us,submit_queues=2,poll_queues=0").unwrap();
+    let q = RequestQueue::builder(driver).scheduler("mq-deadline").build().unwrap();
+    let [mut first, mut second] = [0, 1].map(|_| q.submitter(&Client::new("test")).unwrap());
+    let quiesce = q.quiesce();
+    for (submitter, sector) in [(&mut first, 0), (&mut second, 8)] {
+        submitter.submit(write(sector, 8)).unwrap();
+        submitter.flush_plug();
+    }
+    drop(quiesce);
+    assert_eq!(q.disk_stats().write_merges, 1, "the second operation joined the first");
+    drop(second);
+    assert_eq!((first.wait(1, None), first.reap_all(drop)), (Waited::Ready, 1));
+}
+
 /// Red if the duration is taken for a time on the clock, which may have passed already.
 #[test]
 fn a_wait_for_a_duration_begins_now() {
