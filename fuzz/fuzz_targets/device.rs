@@ -11,7 +11,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::{Mutex, OnceLock};
 use std::thread;
 
-use blkmq::limits::SECTOR_SIZE;
+use blkmq::SECTOR_SIZE;
 use blkmq::{Bio, Buffer, Client, RequestQueue};
 use blkmq_nbd::{Greeting, Info, SIMPLE_REPLY_MAGIC, handshake, option_replies, option_reply, options, transmission};
 use reach::Reached;

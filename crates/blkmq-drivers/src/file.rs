@@ -37,10 +37,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use blkmq::SECTOR_SIZE;
 use blkmq::driver::spec::{Accepts, DeviceDescription, Parameter, SpecError, Value, Values};
 use blkmq::driver::{Arena, Batch, Done, Driver, Extent, Health, NextEvent, Registration, Topology, TopologyError};
 use blkmq::event::EventFd;
-use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, MAX_HW_QUEUES, Time};
 pub use engine::Choice;
 use engine::Engine;

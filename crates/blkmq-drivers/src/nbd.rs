@@ -32,10 +32,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use blkmq::SECTOR_SIZE;
 use blkmq::driver::spec::{Accepts, DeviceDescription, Parameter, SpecError, Value, Values};
-use blkmq::driver::{Batch, Done, Driver, Health, RqId, TimeoutAction, Topology, TopologyError};
-use blkmq::limits::SECTOR_SIZE;
-use blkmq::{Limits, MAX_HW_QUEUES, Status, Time};
+use blkmq::driver::{Batch, Done, Driver, Health, TimeoutAction, Topology, TopologyError};
+use blkmq::{Limits, MAX_HW_QUEUES, RqId, Status, Time};
 
 pub use address::Address;
 use connection::Connection;

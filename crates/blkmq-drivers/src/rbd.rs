@@ -30,10 +30,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use blkmq::SECTOR_SIZE;
 use blkmq::driver::spec::{Accepts, DeviceDescription, Parameter, SpecError, Value, Values};
-use blkmq::driver::{Batch, Done, Driver, Health, NextEvent, RqId, TimeoutAction, Topology};
-use blkmq::limits::SECTOR_SIZE;
-use blkmq::{Limits, Op, Status, Time};
+use blkmq::driver::{Batch, Done, Driver, Health, NextEvent, TimeoutAction, Topology};
+use blkmq::{Limits, Op, RqId, Status, Time};
 
 use crate::{HW_QUEUE_DEPTH, OpenError};
 use library::{Api, Asked, Cluster, Image, MAX_SEGMENTS, Pool};

@@ -6,8 +6,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use blkmq::QueueError;
+use blkmq::SECTOR_SIZE;
 use blkmq::event::EventFd;
-use blkmq::limits::SECTOR_SIZE;
 
 use crate::clients::Clients;
 use crate::export::Export;

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blkmq::limits::SECTOR_SIZE;
+use blkmq::SECTOR_SIZE;
 use blkmq::{Bio, Buffer, Buffers, Flags, Op, RequestQueue, Status, Submitter, Time};
 
 use self::failures::{Failures, note_failure};

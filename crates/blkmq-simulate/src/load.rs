@@ -1,7 +1,7 @@
 //! What the threads of a modelled load do: a job of fio's in a closed loop, without an end and without a clock.
 
 use blkmq_vcpu::{Random, time, work};
-use blkmq_virtual::bio::SECTOR_SIZE;
+use blkmq_virtual::SECTOR_SIZE;
 use blkmq_virtual::{Bio, Buffer, Buffers, Flags, Limits, Op, Submitter, Time};
 use blkmq_workbench::job::{BlockSize, Direction, Distribution, Extent, Operations, Order};
 use blkmq_workbench::{Job, JobFile, Mode, System};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use blkmq::Limits;
-use blkmq::driver::Command;
-use blkmq::limits::SECTOR_SIZE;
+use blkmq::SECTOR_SIZE;
+use blkmq::pages::Command;
 use blkmq::pages::PageSource;
 
 use crate::abi::{IoCommand, feature, io as command};

@@ -1,7 +1,7 @@
 //! What the block device is told to be like: the queue's limits in the kernel's words.
 
 use blkmq::Limits;
-use blkmq::limits::SECTOR_SIZE;
+use blkmq::SECTOR_SIZE;
 
 use crate::abi::{Parameters, attribute, parameter};
 use crate::error::Error;

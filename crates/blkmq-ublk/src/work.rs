@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use blkmq::limits::SECTOR_SIZE;
+use blkmq::SECTOR_SIZE;
 use blkmq::pages::{PageSource, Pages};
 use blkmq::{Buffer, Buffers, Submitter, Time};
 use blkmq_engine::{Ask, Cause, Failure, Hints, Request, Session, TaskId};

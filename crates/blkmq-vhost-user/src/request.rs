@@ -1,6 +1,6 @@
 //! Requests of a block device, as they stand in a chain.
 
-use blkmq::limits::SECTOR_SIZE;
+use blkmq::SECTOR_SIZE;
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_ID_BYTES, VIRTIO_BLK_T_WRITE_ZEROES, VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP as UNMAP,
 };

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use blkmq::limits::SECTOR_SIZE;
+use blkmq::SECTOR_SIZE;
 use blkmq::{Buffers, Class, IoPriority, Limits};
 use blkmq_engine::{self as engine, Cause, Failure, Hints, Session, TaskId};
 use virtio_bindings::virtio_blk::{

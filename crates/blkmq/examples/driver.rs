@@ -3,8 +3,8 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use blkmq::SECTOR_SIZE;
 use blkmq::driver::{Batch, BorrowedRequest, Done, Driver, Topology};
-use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Bio, Buffer, Client, Limits, Op, RequestQueue, Status, Time};
 
 /// What the thread is to do: the request, what it asks for, and the first byte of the disk.

@@ -31,10 +31,10 @@ use std::time::Duration;
 use crate::event::EventFd;
 use blkmq_sched::Time;
 
+use crate::request::RqId;
 pub use crate::request::buffer::{Arena, Registration, Segment};
 use crate::request::limits::Limits;
-pub use crate::request::pages::{Command, PagesPart};
-pub use crate::request::{BorrowedRequest, Request, RqId};
+pub use crate::request::{BorrowedRequest, Request};
 pub(crate) use batch::Offer;
 pub use batch::{Batch, Done, StaleRequest};
 pub use cause::Cause;

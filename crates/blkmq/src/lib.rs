@@ -54,15 +54,12 @@ pub use queue::{
 };
 #[cfg(virtual_cpus)]
 pub use queue::{HoldStep, HoldWatcher, LimiterStep, LimiterWatcher, watch_holds, watch_limiters};
-pub use request::bio::{Bio, Flags};
-pub use request::buffer::{Buffer, Buffers};
+pub use request::bio::{Bio, Flags, SECTOR_SIZE};
+pub use request::buffer::{BUFFER_ALIGN, Buffer, Buffers};
 pub use request::client::{Client, DEFAULT_WEIGHT};
-pub use request::clock::{Clock, VirtualClock};
+pub use request::clock::{Clock, RealClock, VirtualClock};
 pub use request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES};
-pub use request::{
-    Completion, Failed, RejectReason, Rejected, RejectedBatch, RqId, Shown, Status, bio, buffer, client, clock,
-    is_hidden, limits, pages,
-};
+pub use request::{Completion, Failed, RejectReason, Rejected, RejectedBatch, RqId, Shown, Status, is_hidden, pages};
 pub use submit::{Submitter, Waited, blocking, future};
 
 /// Fails to compile if an error cannot go where errors go: behind a `?` into a `Box`, and to another thread.

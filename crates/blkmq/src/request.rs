@@ -19,15 +19,15 @@ macro_rules! coded {
     };
 }
 
-pub mod bio;
+pub(crate) mod bio;
 mod body;
 mod borrowed;
-pub mod buffer;
-pub mod client;
-pub mod clock;
+pub(crate) mod buffer;
+pub(crate) mod client;
+pub(crate) mod clock;
 mod completion;
 mod index;
-pub mod limits;
+pub(crate) mod limits;
 mod list;
 mod name;
 pub mod pages;

@@ -3,8 +3,9 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use blkmq::driver::{Batch, Command, Driver, NextEvent, Topology};
-use blkmq::limits::SECTOR_SIZE;
+use blkmq::SECTOR_SIZE;
+use blkmq::driver::{Batch, Driver, NextEvent, Topology};
+use blkmq::pages::Command;
 use blkmq::pages::PageSource;
 use blkmq::{Limits, Op, Status, Time};
 

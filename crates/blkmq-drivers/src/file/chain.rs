@@ -9,7 +9,7 @@
 //! of a client that leaves, the kernel refuses what is left of the chain. So pages that are still in the table are
 //! taken out once more.
 
-use blkmq::driver::{Command, PagesPart};
+use blkmq::pages::{Command, PagesPart};
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{opcode, types};
 

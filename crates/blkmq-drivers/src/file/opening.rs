@@ -10,8 +10,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use blkmq::SECTOR_SIZE;
 use blkmq::driver::spec;
-use blkmq::limits::SECTOR_SIZE;
 use rustix::fs::{AtFlags, FlockOperation, OFlags, SeekFrom, StatxFlags};
 use rustix::fs::{fcntl_getfl, fcntl_setfl, flock, fstatfs, ioctl_blksszget, major, minor, seek, statx};
 use rustix::io::Errno;

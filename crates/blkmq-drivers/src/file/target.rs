@@ -7,8 +7,8 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
+use blkmq::SECTOR_SIZE;
 use blkmq::driver::{Extent, Health, Request};
-use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, Status, Time};
 use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
 use rustix::io::Errno;

@@ -10,8 +10,8 @@ mod tests;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use blkmq::SECTOR_SIZE;
 use blkmq::driver::{Batch, BorrowedRequest, Done, Request};
-use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Buffer, Op, Status};
 use io_uring::{opcode, squeue, types};
 

@@ -5,9 +5,9 @@
 
 use std::time::Instant;
 
-use blkmq::driver::{BorrowedRequest, Done, Request, RqId};
-use blkmq::limits::SECTOR_SIZE;
-use blkmq::{Op, Status};
+use blkmq::SECTOR_SIZE;
+use blkmq::driver::{BorrowedRequest, Done, Request};
+use blkmq::{Op, RqId, Status};
 use blkmq_nbd::{self as nbd, command_flags, commands};
 
 /// A request that the server has, or that it gets when it can be reached again.

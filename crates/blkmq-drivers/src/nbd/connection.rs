@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use blkmq::driver::{Batch, Done, RqId};
+use blkmq::driver::{Batch, Done};
 use blkmq::event::EventFd;
-use blkmq::{Notify, Op, Status};
+use blkmq::{Notify, Op, RqId, Status};
 use blkmq_nbd::{SimpleReply, commands};
 use rustix::event::epoll;
 use rustix::io::Errno;

@@ -6,8 +6,8 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use blkmq::SECTOR_SIZE;
 use blkmq::is_hidden;
-use blkmq::limits::SECTOR_SIZE;
 use blkmq_nbd::{
     Greeting, Info, Inquiry, MAX_PAYLOAD, MAX_STRING, OptionReply, handshake, info, option, option_replies, options,
     transmission,

@@ -16,9 +16,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
+use blkmq::SECTOR_SIZE;
 use blkmq::driver::{Batch, BorrowedRequest, Done, Request};
 use blkmq::event::EventFd;
-use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Op, Status};
 
 pub(super) use cluster::{Cluster, Pool};

@@ -1,6 +1,6 @@
 //! Requests whose data lies in memory that the front-end has brought, as that of a virtual machine.
 
-use blkmq::limits::SECTOR_SIZE;
+use blkmq::SECTOR_SIZE;
 use blkmq::{Bio, Buffers, Flags, Op};
 
 use super::Session;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use blkmq::limits::SECTOR_SIZE;
+use blkmq::SECTOR_SIZE;
 use blkmq::{Bio, Op, Status};
 
 use super::task::Task;

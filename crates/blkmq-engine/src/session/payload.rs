@@ -1,6 +1,6 @@
 //! The data of a write, piece by piece: where each piece goes, and what becomes of it when it has arrived.
 
-use blkmq::limits::SECTOR_SIZE;
+use blkmq::SECTOR_SIZE;
 use blkmq::{Bio, Buffer};
 
 use super::Session;

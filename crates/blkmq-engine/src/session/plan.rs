@@ -1,6 +1,6 @@
 //! How much of a request becomes one operation of the queue.
 
-use blkmq::limits::SECTOR_SIZE;
+use blkmq::SECTOR_SIZE;
 use blkmq::{Limits, Op};
 
 /// The longest step with data, in bytes.

@@ -7,7 +7,7 @@ mod stuck;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use blkmq::limits::SECTOR_SIZE;
+use blkmq::SECTOR_SIZE;
 use blkmq::{Bio, Buffer, Buffers, Flags, Op, Status};
 
 use self::stuck::Watch;

@@ -1,7 +1,8 @@
 use std::sync::{Arc, Mutex};
 
-use blkmq::driver::{Batch, Command, Driver, NextEvent, Topology, spec};
+use blkmq::driver::{Batch, Driver, NextEvent, Topology, spec};
 use blkmq::event::EventFd;
+use blkmq::pages::Command;
 use blkmq::{Limits, RequestQueue, Status};
 use blkmq_engine::{Bounds, Engine, Entry, Export, FrontEnd, Journal, Level, Piece, least_memory};
 

@@ -1,6 +1,6 @@
 //! What a guest reads of its disk.
 
-use blkmq::limits::SECTOR_SIZE;
+use blkmq::SECTOR_SIZE;
 use blkmq::{Limits, Op};
 
 use virtio_bindings::virtio_blk::{

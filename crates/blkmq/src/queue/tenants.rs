@@ -30,7 +30,7 @@ pub(super) struct TenantTable {
     groups: Groups,
 }
 
-/// The clients and groups of a queue: see [`RequestQueue::tenants`].
+/// The clients and groups of a queue: see [`RequestQueue::tenants`](crate::RequestQueue::tenants).
 #[derive(Debug, Clone, Copy)]
 pub struct Tenants<'q>(&'q Queue);
 

@@ -1,6 +1,6 @@
 //! Operations as applications hand them in.
 
-pub use blkmq_sched::{IoPriority, Op};
+pub(crate) use blkmq_sched::{IoPriority, Op};
 
 use crate::request::buffer::Buffers;
 

@@ -1,7 +1,7 @@
 //! The tenant for which operations are done: Linux's io_context and cgroup in one.
 
 pub use blkmq_sched::DEFAULT_WEIGHT;
-pub use blkmq_sched::{Class, ClientId, GroupId, IoPriority};
+use blkmq_sched::{GroupId, IoPriority};
 
 /// A tenant of a queue: shares are a client's, not a submitter's. A client is known by its name. Submitters that are
 /// made with one client name serve one client, which a queue knows as long as one of these submitters is there.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use blkmq_sched::Time;
+pub(crate) use blkmq_sched::Time;
 
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::{Arc, Instant};

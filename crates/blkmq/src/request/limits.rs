@@ -3,7 +3,7 @@
 use blkmq_sched::{MergeLimits, Op};
 
 use crate::request::bio::Flags;
-pub use crate::request::bio::SECTOR_SIZE;
+pub(crate) use crate::request::bio::SECTOR_SIZE;
 use crate::request::status::Status;
 
 /// Hardware queues: the most that a device can have.

@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::device::{ONE_QUEUE, Random, first_seed};
-use blkmq::driver::{Batch, Done, Driver, RqId, Topology};
-use blkmq::{Accounting, Bio, Buffer, Client, Clock, DiskStats, Flags, Limits, Op, RequestQueue, SectorRange, Status};
+use blkmq::driver::{Batch, Done, Driver, Topology};
+use blkmq::{
+    Accounting, Bio, Buffer, Client, Clock, DiskStats, Flags, Limits, Op, RequestQueue, RqId, SectorRange, Status,
+};
 use blkmq::{Submitter, Time, VirtualClock};
 
 const LIMITS: Limits = Limits {

@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use blkmq::driver::{Batch, BorrowedRequest, Done, Driver, RqId, TimeoutAction, Topology};
-use blkmq::{Bio, Buffer, Client, Clock, Limits, RequestQueue, Status, Time, VirtualClock};
+use blkmq::driver::{Batch, BorrowedRequest, Done, Driver, TimeoutAction, Topology};
+use blkmq::{Bio, Buffer, Client, Clock, Limits, RequestQueue, RqId, Status, Time, VirtualClock};
 
 /// A device that borrows requests, and keeps them until the test lets it go on.
 #[derive(Debug, Default)]

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use blkmq::driver::{Batch, Done, Driver, RqId, Topology, spec};
-use blkmq::{Client, Limits, Locking, Notify, RequestQueue, Status, Submitter, Time};
+use blkmq::driver::{Batch, Done, Driver, Topology, spec};
+use blkmq::{Client, Limits, Locking, Notify, RequestQueue, RqId, Status, Submitter, Time};
 
 use crate::device::{ONE_QUEUE, read, reap};
 

@@ -9,8 +9,8 @@ use crate::common::random::{Random, operations, seed};
 use crate::common::rounds::rounds;
 use crate::common::worker::Load;
 use crate::common::{assert_balanced, queue};
-use blkmq::driver::{Batch, Done, Driver, NextEvent, RqId, Topology};
-use blkmq::{Bio, Buffer, Client, Flags, Limits, RequestQueue, Status, Time};
+use blkmq::driver::{Batch, Done, Driver, NextEvent, Topology};
+use blkmq::{Bio, Buffer, Client, Flags, Limits, RequestQueue, RqId, Status, Time};
 
 /// Red if a submitter without a scheduler starts requests of a quiesced queue, or hands them to a driver that takes
 /// concurrent calls: the driver would get them, or they would stay with the submitter until it submits again.

@@ -5,8 +5,8 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
 use crate::device::{ONE_QUEUE, read, reap};
-use blkmq::driver::{Batch, Done, Driver, NextEvent, RqId, Topology};
-use blkmq::{Client, Limits, Locking, RequestQueue, Status, Time};
+use blkmq::driver::{Batch, Done, Driver, NextEvent, Topology};
+use blkmq::{Client, Limits, Locking, RequestQueue, RqId, Status, Time};
 
 /// Reads of this sector are given back while the device is busy, and finished at once otherwise.
 const GIVEN_BACK: u64 = 0;

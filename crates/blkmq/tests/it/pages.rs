@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use crate::device::{ONE_QUEUE, Recorder, reap, write};
-use blkmq::driver::Command;
-use blkmq::pages::{PageSource, Pages};
+use blkmq::pages::{Command, PageSource, Pages};
 use blkmq::{Bio, Buffer, Buffers, Client, Limits, Op, RejectReason, RequestQueue, Status, Submitter};
 
 /// Pages that no driver of the kernel has.

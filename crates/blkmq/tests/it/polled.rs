@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use blkmq::driver::{Batch, Done, Driver, POLL_PERIOD, RqId, Topology};
-use blkmq::{Bio, Buffer, Client, Clock, Limits, RequestQueue, Status, Time, VirtualClock};
+use blkmq::driver::{Batch, Done, Driver, POLL_PERIOD, Topology};
+use blkmq::{Bio, Buffer, Client, Clock, Limits, RequestQueue, RqId, Status, Time, VirtualClock};
 
 use crate::device::ONE_QUEUE;
 

@@ -19,8 +19,8 @@ mod strict {
 
     use std::sync::Mutex;
 
-    use blkmq::driver::{Batch, Done, Driver, RqId, TimeoutAction, Topology};
-    use blkmq::{Limits, Status, Time};
+    use blkmq::driver::{Batch, Done, Driver, TimeoutAction, Topology};
+    use blkmq::{Limits, RqId, Status, Time};
 
     #[derive(Debug)]
     pub(super) struct Strict(pub(super) Mutex<Vec<RqId>>, pub(super) Limits);

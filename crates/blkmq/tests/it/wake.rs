@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use blkmq::driver::{Batch, Done, Driver, NextEvent, RqId, Topology, spec};
+use blkmq::driver::{Batch, Done, Driver, NextEvent, Topology, spec};
 use blkmq::future::AsyncSubmitter;
-use blkmq::{Bio, Buffer, Client, Clock, Limits, RejectReason, RequestQueue, Status, Submitter, Time, VirtualClock};
+use blkmq::{
+    Bio, Buffer, Client, Clock, Limits, RejectReason, RequestQueue, RqId, Status, Submitter, Time, VirtualClock,
+};
 
 fn queue(device: &str) -> RequestQueue {
     RequestQueue::builder(spec::open(device).expect("the spec is good")).build().expect("the queue is good")

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use blkmq::Notify;
-use blkmq::driver::{Batch, Done, Driver, NextEvent, RqId, Topology};
+use blkmq::driver::{Batch, Done, Driver, NextEvent, Topology};
 use blkmq::event::EventFd;
-use blkmq::{Bio, Buffer, Client, Limits, RequestQueue, Status, Time};
+use blkmq::{Bio, Buffer, Client, Limits, RequestQueue, RqId, Status, Time};
 
 /// A device with a descriptor, which is ready again as soon as a thread asks for it. A thread does that before it
 /// sleeps. The device completes a request at the second poll. It counts the polls, and how often it was asked.

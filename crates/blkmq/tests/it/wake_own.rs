@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::device::{ONE_QUEUE, read, reap, write};
-use blkmq::driver::{Batch, Done, Driver, DueTimes, NextEvent, RqId, TimeoutAction, Topology, spec};
-use blkmq::{Bio, Client, Clock, Flags, Limits, RequestQueue, Status, Submitter, Time, VirtualClock, Waited};
+use blkmq::driver::{Batch, Done, Driver, DueTimes, NextEvent, TimeoutAction, Topology, spec};
+use blkmq::{Bio, Client, Clock, Flags, Limits, RequestQueue, RqId, Status, Submitter, Time, VirtualClock, Waited};
 
 /// A device whose request for sector N is over N seconds after the queue's clock began, or when the device is told to
 /// end everything.

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blkmq::driver::{
-    Arena, Batch, Done, Driver, DueTimes, Extent, Health, NextEvent, Registration, RqId, TimeoutAction, Topology,
+    Arena, Batch, Done, Driver, DueTimes, Extent, Health, NextEvent, Registration, TimeoutAction, Topology,
     TopologyError,
 };
 use blkmq::event::EventFd;
-use blkmq::{Limits, Time};
+use blkmq::{Limits, RqId, Time};
 
 /// A side's handle of a device that both sides use, such as a file, which is open once.
 ///

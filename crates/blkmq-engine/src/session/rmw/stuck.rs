@@ -70,7 +70,7 @@ impl ReadModifyWrite {
             self.seat.end(ticket);
             let (sector, buffers) = match work.what {
                 What::Whole(bio) => (bio.sector, bio.buffers),
-                What::Part(part) => (work.blocks.start / blkmq::limits::SECTOR_SIZE as u64, part.buffer.into()),
+                What::Part(part) => (work.blocks.start / blkmq::SECTOR_SIZE as u64, part.buffer.into()),
                 What::Last => (0, Buffers::None),
             };
             // Not of a kind that changes anything: it is no free change that others wait for.

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
+use blkmq::SECTOR_SIZE;
 use blkmq::driver::{Batch, Driver, Topology};
-use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, Op, RequestQueue, Status, Time};
 
 #[derive(Debug)]

@@ -8,8 +8,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use blkmq::driver::{Batch, Done, Driver, NextEvent, RqId, TimeoutAction, Topology, TopologyError};
-use blkmq::{Bio, Buffer, Completion, Flags, Limits, Notify, Op, Status, Submitter, Time};
+use blkmq::driver::{Batch, Done, Driver, NextEvent, TimeoutAction, Topology, TopologyError};
+use blkmq::{Bio, Buffer, Completion, Flags, Limits, Notify, Op, RqId, Status, Submitter, Time};
 
 /// One hardware queue of 64 tags.
 pub(crate) const ONE_QUEUE: Topology = Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 64 };
