@@ -202,7 +202,7 @@ impl Driver for Nbd {
 
     fn topology(&self) -> Topology {
         let Config { queues, depth, .. } = self.session.config;
-        Topology { default_queues: queues, read_queues: 0, poll_queues: 0, depth }
+        Topology::new(queues, depth)
     }
 
     fn set_topology(&self, topology: Topology) -> Result<(), TopologyError> {

@@ -311,7 +311,7 @@ impl Driver for Rbd {
     }
 
     fn topology(&self) -> Topology {
-        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: self.config.depth }
+        Topology::new(1, self.config.depth)
     }
 
     /// librbd takes requests from several threads at once, and works for some microseconds on each.

@@ -46,7 +46,7 @@ impl Driver for Disk {
         Limits { capacity_sectors: self.sectors, ..Limits::default() }
     }
     fn topology(&self) -> Topology {
-        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 32 }
+        Topology::new(1, 32)
     }
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
         while let Some(rq) = batch.next_request() {

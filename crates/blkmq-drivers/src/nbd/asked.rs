@@ -236,7 +236,7 @@ mod tests {
         }
 
         fn topology(&self) -> Topology {
-            Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 1 }
+            Topology::new(1, 1)
         }
 
         fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, _: Time) {

@@ -245,7 +245,7 @@ impl Driver for Odd {
     }
 
     fn topology(&self) -> Topology {
-        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 1 }
+        Topology::new(1, 1)
     }
 
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {

@@ -341,7 +341,7 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    const ONE: Topology = Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 4 };
+    const ONE: Topology = Topology::new(1, 4);
 
     fn told_with(facts: &Facts) -> Told<Order> {
         let mut told = Told::new(Order::new(facts));

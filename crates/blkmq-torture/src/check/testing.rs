@@ -27,7 +27,7 @@ pub(super) const FACTS: Facts = Facts {
         pages_align: 0,
         read_only: false,
     },
-    topology: Topology { default_queues: 2, read_queues: 0, poll_queues: 0, depth: 4 },
+    topology: Topology::new(2, 4),
     io_timeout_ms: 100,
     locking: Locking::Single,
     nr_requests: Some(8),

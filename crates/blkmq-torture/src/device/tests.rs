@@ -199,7 +199,7 @@ fn plain() -> DeviceConfig {
             write_cache: true,
             ..Limits::default()
         },
-        topology: Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 4 },
+        topology: Topology::new(1, 4),
         is_concurrent: false,
         is_owned: false,
         timing: Timing {

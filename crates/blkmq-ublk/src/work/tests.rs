@@ -246,7 +246,7 @@ impl Driver for Taker {
     }
 
     fn topology(&self) -> Topology {
-        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 4 }
+        Topology::new(1, 4)
     }
 
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {

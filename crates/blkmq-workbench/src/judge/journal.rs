@@ -73,7 +73,7 @@ impl Driver for Recorder {
     }
 
     fn topology(&self) -> Topology {
-        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: self.depth }
+        Topology::new(1, self.depth)
     }
 
     fn keeps_data(&self) -> bool {

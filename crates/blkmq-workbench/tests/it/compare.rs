@@ -31,7 +31,7 @@ impl Driver for Stalls {
     }
 
     fn topology(&self) -> Topology {
-        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 32 }
+        Topology::new(1, 32)
     }
 
     fn keeps_data(&self) -> bool {

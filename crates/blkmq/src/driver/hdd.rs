@@ -82,7 +82,7 @@ impl Profile for Config {
     }
 
     fn topology(&self) -> Topology {
-        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: self.hw_queue_depth }
+        Topology::new(1, self.hw_queue_depth)
     }
 
     fn set_topology(_: &Hdd, _: Topology) -> Result<(), TopologyError> {

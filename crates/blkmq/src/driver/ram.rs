@@ -47,7 +47,7 @@ impl Profile for Config {
 
     fn topology(&self) -> Topology {
         let depth = self.hw_queue_depth;
-        Topology { default_queues: self.submit_queues, read_queues: 0, poll_queues: 0, depth }
+        Topology::new(self.submit_queues, depth)
     }
 
     fn takes_time(&self) -> bool {

@@ -92,7 +92,7 @@ impl Profile for Config {
 
     fn topology(&self) -> Topology {
         let depth = self.hw_queue_depth;
-        Topology { default_queues: self.submit_queues, read_queues: 0, poll_queues: 0, depth }
+        Topology::new(self.submit_queues, depth)
     }
 
     /// COST: two locks per batch, one of them the whole device's; per request a step of each page's die and a place in

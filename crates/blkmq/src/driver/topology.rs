@@ -19,6 +19,12 @@ pub struct Topology {
 }
 
 impl Topology {
+    /// So many hardware queues of the default type, and none of the others.
+    #[must_use]
+    pub const fn new(default_queues: u16, depth: u16) -> Self {
+        Self { default_queues, read_queues: 0, poll_queues: 0, depth }
+    }
+
     /// Queues of all types.
     #[must_use]
     pub const fn nr_queues(&self) -> usize {

@@ -50,7 +50,7 @@ fn a_refused_operation_leaves_no_mark_behind() {
     second.flush_plug();
     assert_eq!(second.reap().map(|completion| completion.status), Some(Status::Again));
 
-    let wider = Topology { default_queues: 4, read_queues: 0, poll_queues: 0, depth: 2 };
+    let wider = Topology::new(4, 2);
     q.change_topology(wider).unwrap().wait().unwrap();
     second.submit(Bio::new(Op::Write, 0, 8, Buffer::zeroed(4096).into())).unwrap();
     second.flush_plug();

@@ -429,7 +429,7 @@ impl Driver for Cached {
     }
 
     fn topology(&self) -> Topology {
-        Topology { default_queues: 1 + self.extra_queues, read_queues: 0, poll_queues: 0, depth: 4 }
+        Topology::new(1 + self.extra_queues, 4)
     }
 
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {

@@ -22,7 +22,7 @@ impl Driver for Growing {
     }
 
     fn topology(&self) -> Topology {
-        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 8 }
+        Topology::new(1, 8)
     }
 
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {

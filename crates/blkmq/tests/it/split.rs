@@ -174,7 +174,7 @@ fn hardware_queues_that_come_have_the_knobs_of_the_others() {
     let device = blkmq::driver::spec::open("null,irqmode=0,submit_queues=2,poll_queues=0").unwrap();
     let q = RequestQueue::builder(device).scheduler(Box::<LatestFirst>::default()).build().unwrap();
     let change = |default_queues| {
-        let topology = Topology { default_queues, read_queues: 0, poll_queues: 0, depth: 1 };
+        let topology = Topology::new(default_queues, 1);
         q.change_topology(topology).unwrap().wait().unwrap();
     };
     let numbers = || {

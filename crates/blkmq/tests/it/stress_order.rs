@@ -138,7 +138,7 @@ impl Driver for Recording {
     }
 
     fn topology(&self) -> Topology {
-        Topology { default_queues: self.queues.len() as u16, read_queues: 0, poll_queues: 0, depth: self.depth }
+        Topology::new(self.queues.len() as u16, self.depth)
     }
 
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, _now: Time) {

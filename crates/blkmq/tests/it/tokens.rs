@@ -10,7 +10,7 @@ use blkmq::{Bio, Buffer, Client, Clock, Limits, Locking, RequestQueue, Status, S
 const LOCKINGS: [Locking; 3] = [Locking::Single, Locking::Batch, Locking::Combining];
 
 fn device(default_queues: u16) -> Arc<Recorder> {
-    let topology = Topology { default_queues, read_queues: 0, poll_queues: 0, depth: 8 };
+    let topology = Topology::new(default_queues, 8);
     Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, topology)
 }
 

@@ -50,7 +50,7 @@ impl Driver for Device {
     }
 
     fn topology(&self) -> Topology {
-        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 32 }
+        Topology::new(1, 32)
     }
 
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {

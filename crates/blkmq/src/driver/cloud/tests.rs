@@ -59,7 +59,7 @@ fn each_completes_when_it_is_due_and_a_request_given_up_to_a_timeout_never() {
 #[test]
 fn the_number_of_hardware_queues_changes_and_they_share_the_ceilings() {
     let cloud = cloud("iops=1000,burst=1ms,hold=3ms,latency=0,spread=0");
-    let topology = Topology { default_queues: 3, read_queues: 0, poll_queues: 0, depth: 1023 };
+    let topology = Topology::new(3, 1023);
     cloud.set_topology(topology).unwrap();
     assert!(cloud.set_topology(Topology { default_queues: 0, ..topology }).is_err());
     for (hctx, due) in [(0, 0), (1, 3), (2, 3)] {

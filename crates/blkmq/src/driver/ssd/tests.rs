@@ -147,7 +147,7 @@ fn each_completes_when_it_is_due_and_a_request_given_up_to_a_timeout_never() {
 #[test]
 fn the_number_of_hardware_queues_changes_and_they_share_the_flash() {
     let ssd = ssd("submit_queues=1,iops=1000");
-    let topology = Topology { default_queues: 3, read_queues: 0, poll_queues: 0, depth: 1023 };
+    let topology = Topology::new(3, 1023);
     ssd.set_topology(topology).unwrap();
     assert!(ssd.set_topology(Topology { default_queues: 0, ..topology }).is_err());
     for hctx in 0..3 {

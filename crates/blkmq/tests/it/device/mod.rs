@@ -12,7 +12,7 @@ use blkmq::driver::{Batch, Done, Driver, NextEvent, TimeoutAction, Topology, Top
 use blkmq::{Bio, Buffer, Completion, Flags, Limits, Notify, Op, RqId, Status, Submitter, Time};
 
 /// One hardware queue of 64 tags.
-pub(crate) const ONE_QUEUE: Topology = Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 64 };
+pub(crate) const ONE_QUEUE: Topology = Topology::new(1, 64);
 
 /// The content of a sector: its number, again and again, so that misplaced data shows.
 pub(crate) fn pattern(sector: u64, nr_sectors: u64) -> Vec<u8> {

@@ -82,7 +82,7 @@ impl Driver for Recording {
     }
 
     fn topology(&self) -> Topology {
-        Topology { default_queues: self.0.len() as u16, read_queues: 0, poll_queues: 0, depth: 256 }
+        Topology::new(self.0.len() as u16, 256)
     }
 
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, _now: Time) {
