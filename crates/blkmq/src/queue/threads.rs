@@ -1,4 +1,4 @@
-//! What a queue keeps for each thread that works with it: submitters and background threads.
+//! Per-thread state of a queue: of submitters and background threads.
 #![expect(unsafe_code, reason = "a thread finds its own state without the table")]
 
 pub(super) mod counting;
@@ -25,39 +25,37 @@ use blkmq_sync::stack::SlotStack;
 use blkmq_sync::wake::Wake;
 use blkmq_sync::{placed, unless_explored};
 
-/// Records of a thread that the scheduler has not been told of: 8 KiB. Few in tests and where interleavings are
-/// explored, so that rings are full there.
+/// The most reports of a thread that the scheduler has not taken yet: 8 KiB. Few in tests and where interleavings are
+/// explored, so that rings fill up there.
 pub(super) fn ring() -> usize {
     if cfg!(test) { 8 } else { unless_explored(256, 8) }
 }
 
-/// The shared side of one thread. Each field lies on lines of its own, and the whole lies on a page of its own.
-/// Processors fetch lines ahead of those that a thread goes through, up to the end of the page. On a shared page they
-/// would take lines from the thread that they belong to. (With threads side by side, two threads that pass the
-/// scheduler by lost a fifth of their rate.)
+/// The shared state of one thread. Each field lies on cache lines of its own, and the whole on a page of its own:
+/// processors prefetch lines up to the end of a page, and on a shared page would take lines from the thread that they
+/// belong to. (With states side by side, two threads that bypass the scheduler lost a fifth of their rate.)
 #[derive(Debug)]
 #[repr(align(4096))]
 pub(crate) struct ThreadState {
     /// Whether the thread is inside the queue now.
     pub(crate) activity: Activity,
     pub(crate) counters: Counters,
-    /// What the thread adds to the queue's statistics.
+    /// The thread's part of the queue's statistics.
     pub(super) sums: Sums,
     pub(crate) latencies: Latencies,
-    /// What the thread tells a limiter of the device.
+    /// The thread's measurements for a limiter.
     pub(crate) flows: Flows,
-    /// What the thread notes for a scheduler that wants reports. Made when the queue first has one.
+    /// The thread's reports. Created when the queue first has a scheduler that wants them.
     reports: OnceLock<Box<Ring>>,
-    /// What the thread adds to the statistics of the ranges of sectors, by place. Made when the queue first has
-    /// ranges.
+    /// The thread's part of the statistics of ranges of sectors, by index. Created when the queue first has ranges.
     ranges: OnceLock<Box<[Sums]>>,
-    /// The completion ring: what other threads completed for this thread.
+    /// The completion ring: operations of this thread that other threads completed.
     pub(crate) completions: SlotStack,
-    /// Under the locking `staged`: what the thread left for the next thread that inserts.
+    /// The bucket of the locking `staged`: requests that the thread published for the next thread that inserts.
     pub(crate) bucket: SlotStack,
     pub(crate) wake: Wake,
     pub(crate) ctx: SwCtx,
-    /// What the thread has had done for its client.
+    /// The service that the thread's client got through it.
     pub(crate) service: Service,
     taken: AtomicBool,
     is_background: AtomicBool,
@@ -102,13 +100,13 @@ impl ThreadState {
         GroupId(placed("thread.group", &self.group).load(Ordering::Relaxed))
     }
 
-    /// The thread serves a client in this group from now on.
+    /// Assigns the thread to a client in this group.
     pub(super) fn serve(&self, client: ClientId, group: GroupId) {
         placed("thread.group", &self.group).store(group.0, Ordering::Relaxed);
         placed("thread.client", &self.client).store(client.0, Ordering::Relaxed);
     }
 
-    /// The thread serves its client no longer. Returns what was done for the client.
+    /// Ends the thread's service for its client. Returns the service that the client got.
     pub(super) fn serve_nobody(&self) -> Served {
         self.serve(ClientId::default(), GroupId::ROOT);
         self.service.end()
@@ -119,12 +117,12 @@ impl ThreadState {
         placed("thread.is_background", &self.is_background).load(Ordering::Relaxed)
     }
 
-    /// What the thread adds to the statistics of the range at `place`.
+    /// The thread's part of the statistics of the range at `place`.
     pub(super) fn range_sums(&self, place: usize) -> Option<&Sums> {
         Some(&self.ranges.get()?[place])
     }
 
-    /// What the thread notes for a scheduler that wants reports.
+    /// The thread's reports.
     #[inline]
     pub(super) fn reports(&self) -> Option<&Ring> {
         self.reports.get().map(|ring| &**ring)
@@ -140,7 +138,7 @@ impl ThreadState {
         let _ = self.ranges.get_or_init(|| (0..MAX_RANGES).map(|_| Sums::new()).collect());
     }
 
-    /// Whether a thread has this place. Touched under the control lock.
+    /// Whether a thread has this entry. Accessed under the control lock.
     fn taken(&self) -> &AtomicBool {
         placed("thread.taken", &self.taken)
     }
@@ -195,7 +193,7 @@ impl ThreadTable {
     pub(super) fn new() -> Self {
         let entries: Box<[OnceLock<Box<ThreadState>>]> = (0..MAX_THREADS).map(|_| OnceLock::new()).collect();
         entries[0].get_or_init(|| Box::new(ThreadState::new())).taken().store(true, Ordering::Relaxed);
-        // No access to the fields by their names: the table is still to move to its place in the request queue.
+        // The fields are not accessed by name: the table still moves into the queue.
         Self { entries, high: AtomicUsize::new(1), nr_background: AtomicU32::new(0) }
     }
 
@@ -242,7 +240,7 @@ impl ThreadTable {
         (0u16..).zip(&self.entries[..high]).filter_map(|(index, entry)| Some((index, &**entry.get()?)))
     }
 
-    /// Makes the thread of an entry one that drives the queue for others, or ends that. Called under the control lock.
+    /// Marks the thread of an entry as a background thread, or clears the mark. Called under the control lock.
     pub(super) fn set_background(&self, index: u16, is_background: bool) {
         debug_assert!(index > 0, "the queue itself, number 0, is no thread");
         let flag = placed("thread.is_background", &self.get(index).is_background);
@@ -280,7 +278,7 @@ impl ThreadTable {
         }
     }
 
-    /// What the scheduler needs to know of completions, since `base`.
+    /// The completions that the scheduler is told of, since `base`.
     pub(super) fn tally(&self, base: &Tally) -> Tally {
         let mut tally = Tally::default();
         self.iter().for_each(|(_, thread)| thread.counters.add_tally(&mut tally));
@@ -292,7 +290,7 @@ impl ThreadTable {
     }
 
     /// Completed requests other than reads that the scheduler of a queue with one domain had dispatched. Requests that
-    /// passed the scheduler by count as one less when they begin, so the sum wraps.
+    /// bypass the scheduler are subtracted when they begin, so the sum wraps.
     pub(super) fn nr_limited(&self) -> u64 {
         self.iter().fold(0, |sum, (_, thread)| sum.wrapping_add(thread.counters.nr_limited()))
     }
@@ -310,7 +308,7 @@ impl ThreadTable {
         gauge.in_flight(all.clone().map(Sums::nr_entered), all.map(Sums::nr_gone))
     }
 
-    /// What all threads have added to the statistics of the range at `place`.
+    /// The statistics of the range at `place`, summed over all threads.
     pub(super) fn range_sums(&self, place: usize) -> impl Iterator<Item = &Sums> + Clone {
         self.iter().filter_map(move |(_, thread)| thread.range_sums(place))
     }

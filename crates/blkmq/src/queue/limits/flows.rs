@@ -1,5 +1,5 @@
-//! What each thread has completed, for a limiter: what the device has done, and how much of the work that was sent to
-//! it is over. Each thread writes sums of its own, a batch at a time.
+//! Measurements for a limiter: the requests that each thread has completed, and their cost. Each thread writes sums of
+//! its own, a batch at a time.
 
 use blkmq_sched::limiter::{Flow, Progress};
 use blkmq_sched::{Op, Time};
@@ -36,16 +36,16 @@ impl FlowCells {
 struct Cells {
     reads: FlowCells,
     others: FlowCells,
-    /// For how long the reads were under way, from their submission on, in nanoseconds.
+    /// The total latency of the reads, from submission on, in nanoseconds.
     reads_under_way: AtomicU64,
-    /// The cost of requests that are over, in nanoseconds; the sum wraps.
+    /// The cost of completed requests, in nanoseconds; the sum wraps.
     over: AtomicU64,
     /// The fastest read since the last fold, in nanoseconds; the largest value if there was none.
     least_read: AtomicU64,
 }
 
-/// What one thread has completed since ever. Only that thread writes it. A fold takes the fastest read out; if a fold
-/// and the thread meet there, a read may be told twice, or not at all.
+/// The requests that one thread has completed. Only that thread writes the sums. A fold takes the fastest read out; if
+/// it races with the thread, a read may be reported twice, or not at all.
 #[derive(Debug)]
 pub(crate) struct Flows(Line<Cells>);
 
@@ -61,7 +61,7 @@ impl Flows {
         Self(Line::new("submitter.flows", cells))
     }
 
-    /// The cost of requests that are over.
+    /// The cost of completed requests.
     pub(super) fn over(&self) -> u64 {
         self.0.over.load(Ordering::Relaxed)
     }
@@ -81,7 +81,7 @@ impl Flows {
     }
 }
 
-/// What a completer tells of one batch.
+/// The measurements of one batch.
 #[derive(Debug)]
 pub(crate) struct FlowBatch<'q> {
     flows: &'q Flows,
@@ -99,7 +99,7 @@ impl<'q> FlowBatch<'q> {
         Self { flows, now, reads, others, reads_under_way: 0, over: 0, least_read: u64::MAX }
     }
 
-    /// A request is over. What failed tells nothing of the device, and its cost is over all the same.
+    /// A request has completed. A failed one is no measurement of the device, but its cost counts as completed.
     ///
     /// COST: some additions on the stack, and a load of the request's line.
     #[inline]
@@ -122,7 +122,7 @@ impl<'q> FlowBatch<'q> {
         }
     }
 
-    /// Shows other threads what was added. Called before the completer's fence.
+    /// Publishes the sums. Called before the completer's fence.
     pub(crate) fn publish(&mut self) {
         let cells = &self.flows.0;
         if self.reads.requests > 0 {

@@ -1,4 +1,4 @@
-//! A limiter under the scheduler's lock: what was sent through it, and whether more may go.
+//! A limiter under the scheduler's lock: the work in flight, and whether more may be dispatched.
 
 use blkmq_sched::Time;
 use blkmq_sched::limiter::{Limiter, Progress, Target};
@@ -9,21 +9,21 @@ use crate::queue::watch::{LimiterStep, tell};
 use crate::request::Request;
 use blkmq_sync::unless_mutated;
 
-/// A limiter, and what belongs to it under the scheduler's lock.
+/// A limiter, with the work in flight.
 #[derive(Debug)]
 pub(in crate::queue) struct LimiterState {
     pub(in crate::queue) limiter: Limiter,
-    /// The cost of what the scheduler has chosen since the limiter was made, in nanoseconds; the sum wraps.
+    /// The cost of the requests that were dispatched since the limiter was created, in nanoseconds; the sum wraps.
     sent: u64,
-    /// How much of it is over, as looked up last.
+    /// How much of it has completed, as of the last recount.
     over: u64,
-    /// What the sums of the threads were when the limiter was made.
+    /// The sums of the threads when the limiter was created.
     base: u64,
-    /// Whether something was held back since the last fold.
+    /// Whether a request was held back since the last fold.
     has_held_back: bool,
 }
 
-/// The cost of requests that are over, of all threads.
+/// The cost of completed requests, summed over all threads.
 fn cost_over(q: &Queue) -> u64 {
     q.threads.iter().fold(0, |sum, (_, thread)| sum.wrapping_add(thread.flows.over()))
 }
@@ -38,15 +38,14 @@ impl LimiterState {
         self.over = cost_over(q).wrapping_sub(self.base);
     }
 
-    /// What is with the device, in nanoseconds of cost. Sums lag, so it may be less by now.
+    /// The work in flight, in nanoseconds of cost. Sums lag, so it may be less by now.
     pub(in crate::queue) fn in_flight(&self) -> u64 {
         self.sent.wrapping_sub(self.over)
     }
 
-    /// Whether a request may go now.
+    /// Whether a request may be dispatched now.
     ///
-    /// COST: while the limiter is open, a load. While it is bounded, a line of each thread that works with the queue,
-    /// once for as much work as there was room for.
+    /// COST: while the limiter is open, a load. While it limits, each recount reads one cache line per thread.
     #[inline]
     pub(in crate::queue) fn lets_go(&mut self, q: &Queue, now: Time) -> bool {
         self.limiter.is_open() || self.lets_go_now(q, now)
@@ -66,7 +65,7 @@ impl LimiterState {
         lets_go
     }
 
-    /// A request goes. It keeps its cost.
+    /// A request is dispatched. It keeps its cost.
     #[inline]
     pub(in crate::queue) fn send(&mut self, rq: &mut Request<'_>, now: Time) {
         let cost = self.limiter.cost(rq.op(), rq.nr_sectors());
@@ -77,8 +76,8 @@ impl LimiterState {
         tell(LimiterStep::Sent { rq: rq.id(), cost, bound: self.limiter.bound(), phase: self.limiter.phase() });
     }
 
-    /// When the limiter lets a request go that it does not let go now, if time alone decides that. `None`: it lets one
-    /// go now.
+    /// When the limiter permits the next dispatch; the largest time if that depends on completions. `None`: it permits
+    /// one now.
     pub(in crate::queue) fn opens_at(&self, now: Time) -> Option<Time> {
         if self.limiter.is_open() {
             None
@@ -89,10 +88,10 @@ impl LimiterState {
         }
     }
 
-    /// Lets the limiter learn. `has_choice`: the scheduler has something to choose from.
+    /// Passes the measurements to the limiter. `has_choice`: the scheduler has requests.
     pub(in crate::queue) fn fold(&mut self, q: &Queue, has_choice: bool, now: Time) {
         self.look_up_over(q);
-        // A scheduler may hold back what the limiter would let go. That says nothing of what the device can do.
+        // A scheduler may hold back requests that the limiter would permit. That says nothing about the device.
         let holds_back = has_choice && self.opens_at(now).is_some();
         let mut progress = Progress {
             in_flight: self.in_flight(),

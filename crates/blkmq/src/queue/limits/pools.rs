@@ -1,19 +1,19 @@
-//! The pools of tokens that the hardware queues of a device share, and the control of their depths.
+//! The pools of depth tokens that the hardware queues of a device share, and the control of their depths.
 //!
-//! A scheduler that bounds how many requests of a kind the device has takes a token for each request that it chooses
-//! ([`DispatchContext`]). A request that passes the scheduler by takes one too. The request keeps its token until
-//! it completes, also while it waits on a dispatch list because the driver gave it back. So each token is taken once
-//! and put back once, whatever becomes of the request. The completer puts tokens back together with tags, in batches,
-//! and enters no section for that.
+//! A scheduler that limits how many requests of a kind are in flight takes a depth token for each request that it
+//! dispatches ([`DispatchContext`]). A request that bypasses the scheduler takes one too. The request keeps its token
+//! until it completes, even while it waits on a dispatch list because the driver gave it back. So each token is taken
+//! once and put back once. The completer puts tokens back together with tags, in batches, and enters no section for
+//! that.
 //!
-//! The completer also counts how long the request took, on lines that this thread alone writes ([`Latencies`]). From
-//! time to time one completer sums the lines of all threads and asks the [`Throttle`] for new depths. The first
-//! completion sets the time for that. The completer that finds that the time has come wins the turn by an exchange.
+//! The completer also counts the request's latency, on lines that only it writes ([`Latencies`]). From time to time one
+//! completer sums the lines of all threads and asks the [`Throttle`] for new depths. The first completion sets the time
+//! for that; the completer that finds that it has come wins the turn by an exchange.
 //!
 //! # Liveness
-//! A thread that finds no token lacks something as a thread does that finds no tag, and a thread that puts a token
-//! back, or makes a pool deeper, brings something: see [`liveness`](blkmq_sync::liveness). A pool has at least one
-//! token, and a token that is out belongs to a request that has been chosen. So a token comes back.
+//! A thread that finds no token prepares to wait, like one that finds no tag, and a thread that puts a token back, or
+//! makes a pool deeper, notifies: see [`liveness`](blkmq_sync::liveness). A pool has at least one token, and a token
+//! that is out belongs to a dispatched request. So a token comes back.
 
 use std::fmt::{self, Write};
 
@@ -26,11 +26,11 @@ use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::pool::{Claim, Pool};
 use blkmq_sync::{Line, Mutex, placed, unless_mutated};
 
-/// What the control of the depths keeps.
+/// The state of the control of the depths.
 #[derive(Debug, Default)]
 struct Control {
     throttle: Throttle,
-    /// What had been counted when the scheduler was installed.
+    /// The counts when the scheduler was installed.
     base: Sums,
 }
 
@@ -81,7 +81,7 @@ impl Pools {
         TakenTokens { of, taken: self.pool(of).take_some(home, count) }
     }
 
-    /// Puts a token back that was taken for nothing. The caller brings something.
+    /// Puts an unused token back. The caller notifies.
     pub(crate) fn put(&self, token: PoolToken) {
         self.pool(token.of).put(token.word, 1);
     }
@@ -96,7 +96,7 @@ impl Pools {
         }
     }
 
-    /// Called by a completer that has counted something: sets the time of the next fold, or folds if the time has come.
+    /// Sets the time of the next fold, or folds if it has come. Called by a completer that has counted something.
     ///
     /// COST: a load of a line that is written twice in 100 ms.
     #[inline]
@@ -112,7 +112,7 @@ impl Pools {
         let next = if at == u64::MAX { Throttle::next_fold(now).0 } else { u64::MAX };
         // Relaxed: the control's lock orders folds.
         let won = self.fold_at.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        // If the control is taken, a knob is being set or a dump is made. Then the next completion sets another time.
+        // If the control is locked, a knob is being set or a dump is made. Then the next completion sets another time.
         if won
             && next == u64::MAX
             && let Some(mut control) = self.control().try_lock()
@@ -175,12 +175,13 @@ impl TakenTokens<'_> {
     }
 }
 
-/// What a scheduler is lent for one choice, and leaves with the request that it chooses.
+/// The context of one dispatch: where the scheduler takes the token and sets the ticket of the request that it
+/// dispatches.
 pub(in crate::queue) struct Lender<'q> {
     /// `None`: the scheduler takes no tokens.
     pools: Option<&'q Pools>,
     home: u16,
-    /// The token that was taken and not handed on yet.
+    /// The token that was taken, until the request has it.
     token: Option<PoolToken>,
     ticket: Option<Ticket>,
 }
@@ -191,7 +192,7 @@ impl<'q> Lender<'q> {
         Self { pools: q.pools(), home, token: None, ticket: None }
     }
 
-    /// Asks the scheduler. A token that was taken for nothing goes back.
+    /// Asks the scheduler. Puts an unused token back.
     #[inline]
     pub(in crate::queue) fn lend(&mut self, q: &Queue, scheduler: &mut dyn Scheduler, now: Time) -> Option<RqId> {
         let chosen = scheduler.dispatch(self, now);
@@ -204,7 +205,7 @@ impl<'q> Lender<'q> {
         chosen
     }
 
-    /// The token and the ticket of the request that was chosen.
+    /// The token and the ticket of the dispatched request.
     pub(in crate::queue) fn given(self) -> (Option<PoolToken>, Option<Ticket>) {
         debug_assert_eq!(
             self.token.is_some(),
@@ -229,8 +230,7 @@ impl DispatchContext for Lender<'_> {
     }
 }
 
-/// Tokens that go back, and the times of their requests. Both are gathered as long as one request is like the one
-/// before: in where its token goes, or in kind and times.
+/// Tokens to put back, and the latencies of their requests. Both are gathered over runs of requests that are alike.
 ///
 /// COST: for each run of requests whose tokens go to one word of a pool, one read-modify-write of that word; for each
 /// run of requests of one kind that began together, two counters of this thread.
@@ -238,10 +238,10 @@ pub(crate) struct TokenBatch<'q> {
     pools: Option<&'q Pools>,
     latencies: &'q Latencies,
     now: Time,
-    /// Where tokens go back, and how many.
+    /// The word of the tokens, and how many there are.
     token: Option<PoolToken>,
     nr_tokens: u32,
-    /// Of which kind requests are, when they were submitted and issued, and how many these are.
+    /// The kind of the requests, their times of submission and issue, and how many there are.
     like: Option<(SchedDomain, Time, Time)>,
     nr_alike: u32,
     has_measured: bool,
@@ -254,7 +254,7 @@ impl<'q> TokenBatch<'q> {
         Self { pools, latencies, now, token: None, nr_tokens: 0, like: None, nr_alike: 0, has_measured: false }
     }
 
-    /// A request with this token is over.
+    /// A request with this token has completed.
     #[inline]
     pub(crate) fn add(&mut self, token: PoolToken, submitted: Time, issued: Time) {
         if self.token != Some(token) {
@@ -285,7 +285,7 @@ impl<'q> TokenBatch<'q> {
         }
     }
 
-    /// Counts how long requests took that are alike.
+    /// Counts the latencies of requests that are alike.
     #[inline(never)]
     fn count_run(&mut self) {
         let (Some((of, submitted, issued)), Some(pools)) = (self.like.take(), self.pools) else { return };
@@ -301,7 +301,7 @@ impl<'q> TokenBatch<'q> {
         }
     }
 
-    /// Puts back what is left, and looks whether it is time to fold. The caller brings something.
+    /// Puts the rest back, and folds if the time has come. The caller notifies.
     #[inline]
     pub(crate) fn put(&mut self, q: &Queue) {
         if self.token.is_some() {
@@ -316,7 +316,7 @@ impl<'q> TokenBatch<'q> {
     }
 }
 
-/// What all threads have counted since `base`.
+/// The counts of all threads since `base`.
 fn latencies_since(q: &Queue, base: &Sums) -> Sums {
     let mut sums = Sums::default();
     q.threads.iter().for_each(|(_, thread)| thread.latencies.add_to(&mut sums));
@@ -327,8 +327,8 @@ fn latencies_since(q: &Queue, base: &Sums) -> Sums {
     sums
 }
 
-/// How long requests took that one thread completed: counts since ever, by the index of the kind and of the latency,
-/// and by bucket. Only this thread writes them.
+/// Latencies of the requests that one thread completed, counted by the index of the kind and of the latency, and by
+/// bucket. Only this thread writes them.
 #[derive(Debug)]
 pub(crate) struct Latencies(Line<[[[AtomicU64; Throttle::BUCKETS]; Latency::ALL.len()]; SchedDomain::MEASURED.len()]>);
 

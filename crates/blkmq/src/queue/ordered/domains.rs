@@ -1,7 +1,7 @@
 //! The domains of a queue: one that orders all hardware queues, or one for each of them.
 //!
-//! Which of the two it is, the scheduler says ([`Scheduler::init_hctx`](blkmq_sched::Scheduler::init_hctx)), and it
-//! changes only with the scheduler, on a queue that is frozen, drained and quiesced. No two domains share a line.
+//! The scheduler decides which ([`Scheduler::init_hctx`](blkmq_sched::Scheduler::init_hctx)). It changes only with the
+//! scheduler, on a queue that is frozen, drained and quiesced. No two domains share a cache line.
 
 use std::sync::OnceLock;
 
@@ -15,14 +15,14 @@ use blkmq_sync::{Line, peek, unless_mutated};
 /// All domains that a queue ever had.
 #[derive(Debug)]
 pub(crate) struct Domains {
-    /// The domain of all hardware queues. Without a scheduler it is there too, and has none.
+    /// The domain of all hardware queues. It exists without a scheduler too.
     pub(super) whole: Domain,
-    /// The domains of the hardware queues, each made when it is first needed. None is freed before the queue.
+    /// The domains of the hardware queues, created on first use and freed with the queue.
     own: Box<[OnceLock<Box<Domain>>]>,
-    /// Whether a scheduler of a hardware queue has held something back until a time. A thread that polls then looks at
-    /// the plans of all domains.
+    /// Whether the scheduler of a hardware queue has held a request back until a time. Then a polling thread reads the
+    /// plans of all domains.
     has_plans: Line<AtomicBool>,
-    /// The hardware queue with whose domain the next thread begins: the one behind the last that was given something
+    /// The hardware queue with whose domain the next thread begins: the one after the last that got a tag or token
     /// while something waited.
     turn: Line<AtomicU32>,
     waits: WaitMeters,
@@ -50,7 +50,7 @@ impl Domains {
         self.own(0)
     }
 
-    /// Makes the domains of so many hardware queues, as far as there are none yet. Called by the control path.
+    /// Creates the domains of so many hardware queues, unless they exist. Called by the control path.
     pub(super) fn make(&self, nr_hctxs: u16) {
         debug_assert!(nr_hctxs > 0, "a device has a hardware queue");
         for (hctx, domain) in (0..nr_hctxs).zip(&self.own) {
@@ -58,7 +58,7 @@ impl Domains {
         }
     }
 
-    /// Every domain that was ever made, in use or not. For the control path.
+    /// Every domain that was ever created, in use or not. For the control path.
     pub(in crate::queue) fn made(&self) -> impl Iterator<Item = &Domain> {
         std::iter::once(&self.whole).chain(self.own.iter().filter_map(|domain| domain.get().map(|domain| &**domain)))
     }
@@ -100,7 +100,7 @@ impl Queue {
         if self.settings.is_split() { None } else { Some(&self.domains.whole) }
     }
 
-    /// What orders the requests of a hardware queue, alone or together with those of all others.
+    /// The domain of a hardware queue, its own or that of all.
     #[inline]
     pub(crate) fn domain(&self, hctx: u16) -> &Domain {
         self.whole_domain().unwrap_or_else(|| self.domains.own(hctx))
@@ -114,17 +114,17 @@ impl Queue {
         self.whole_domain().into_iter().chain(own)
     }
 
-    /// The domains to which a thread that dispatches must come. These are the queue's one domain, or those that have
-    /// work: all such if WAITING is set, and otherwise those of the thread's own hardware queues.
+    /// The domains in which a thread must dispatch: the queue's one domain, or those that have work. If WAITING is set
+    /// these are all of them, and otherwise those of the thread's own hardware queues.
     ///
-    /// While WAITING is set the domains have their turns: first comes the one behind the last that was given something
-    /// ([`DueDomains::note_given`]). So what is brought goes round. It counts what was given and not who came, because
-    /// a thread that comes twice for each token would begin with the same domain each time that there is one.
+    /// While WAITING is set the domains take turns, beginning after the last that got something
+    /// ([`DueDomains::note_given`]), so that freed tags and tokens are distributed round-robin. The turn advances with
+    /// what was given, and not with each thread that dispatches: a thread that dispatches twice for each token would
+    /// otherwise begin with the same domain each time that there is one.
     ///
     /// # Liveness
-    /// The caller has brought something, and has fenced; or it has inserted something itself. The domain to which a
-    /// thread went before, and which lacks what was brought, shows that it has work: see `Section::show` in
-    /// `dispatcher`.
+    /// The caller has freed something, and has fenced; or it has inserted a request itself. A domain in which a request
+    /// waits for what was freed has published that it has work: see `Section::show` in `dispatcher`.
     #[inline]
     pub(crate) fn due_domains(&self, thread: u16) -> DueDomains<'_> {
         match self.whole_domain() {
@@ -133,7 +133,7 @@ impl Queue {
         }
     }
 
-    /// Whether something waits that this thread may have inserted.
+    /// Whether a request waits that this thread may have inserted.
     #[inline]
     pub(crate) fn has_waiting_for(&self, thread: u16) -> bool {
         match self.whole_domain() {
@@ -142,8 +142,8 @@ impl Queue {
         }
     }
 
-    /// When a scheduler would let go what it holds back, the earliest of all, in nanoseconds; `u64::MAX` if none holds
-    /// anything back until a time.
+    /// The earliest time at which a scheduler will dispatch what it holds back, in nanoseconds; `u64::MAX` if none
+    /// holds anything back until a time.
     ///
     /// COST: a load, unless schedulers of hardware queues hold back until a time.
     #[inline]
@@ -162,7 +162,7 @@ pub(crate) struct DueDomains<'q> {
     thread: u16,
     /// Each hardware queue, and not only those of the thread.
     takes_all: bool,
-    /// The next hardware queue, or which one of the thread's is the next, and how many are left at most.
+    /// The next hardware queue, or the index of the next among the thread's, and how many are left at most.
     at: u16,
     left: u16,
 }
@@ -180,7 +180,7 @@ impl<'q> DueDomains<'q> {
         Self { q, whole: None, thread, takes_all, at, left: len }
     }
 
-    /// The domain that came last was given something. The next thread begins behind it.
+    /// The last domain got a tag or token. The next thread begins after it.
     ///
     /// COST: a store to a shared line, while something waits.
     #[inline]

@@ -1,4 +1,4 @@
-//! What belongs to a scheduler and is known only under its lock.
+//! A hold: a scheduler with the state that is reached only under its lock.
 
 use blkmq_sched::{
     Admission, Class, ClientId, FastRequest, Info, InsertAt, Merge, Op, Outstanding, Report, RqId, Scheduler, Tally,
@@ -14,8 +14,8 @@ use crate::request::{Location, Request};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::{Area, changes, fetch, reads, unless_mutated};
 
-/// How many requests of one class must come in behind the first before the gate is opened for that class. While the
-/// class changes more often than that, opening the gate would cost more than it saves.
+/// The number of requests of one class that must follow the first before the gate is opened for that class. If the
+/// class changes more often, opening the gate would cost more than it saves.
 pub(super) const STEADY: u32 = 8;
 
 /// Asks a scheduler for a request by `dispatch`.
@@ -27,67 +27,67 @@ fn ask(
 ) -> Option<RqId> {
     match dispatch(scheduler) {
         None if !scheduler.is_empty() && scheduler.next_wakeup().is_some_and(|time| time <= now) => {
-            // This first, vain call may have brought the scheduler to where it lets a request go at once. No thread
-            // would plan for a time that has passed, so the scheduler is asked again here.
+            // This first call may have changed the scheduler's state so that it dispatches at once. No thread would
+            // plan for a time that has passed, so the scheduler is asked again here.
             dispatch(scheduler)
         }
         id => id,
     }
 }
 
-/// A scheduler and what belongs to it, under one lock.
+/// A scheduler and its state in the queue, under one lock.
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
-    /// The thread that had the hold last.
+    /// The thread that last held the lock.
     last_thread: u16,
     pub(super) scheduler: Option<Box<dyn Scheduler>>,
     scheduler_area: Area,
     /// The domain's first hardware queue, or its only one.
     first: u16,
-    /// Requests in the scheduler, by the hardware queue that they will go to, beginning with the first; `elsewhere`
-    /// counts those for another hardware queue than the first.
+    /// Requests in the scheduler, by their hardware queue, beginning with the first; `elsewhere` counts those for
+    /// another hardware queue than the first.
     pub(super) queued: Vec<u32>,
     queued_area: Area,
     pub(super) elsewhere: u32,
-    /// A hardware queue, and a lower bound of how many more of its requests have room, as long as this hold goes on.
+    /// A hardware queue, and a lower bound of the room for its requests, valid under this hold.
     pub(super) room: (u16, u32),
     /// Requests other than reads that entered the scheduler since it was installed.
     pub(super) limited: u64,
     /// What had completed when the scheduler was installed.
     pub(super) base: Tally,
     base_limited: u64,
-    /// How many of them had completed when that was looked up last, if not fewer are counted now. While the gate lets
-    /// such requests pass it may be fewer, since those that pass are subtracted.
+    /// How many of them had completed at the last recount; an upper bound while the gate is open, because requests that
+    /// bypass are subtracted.
     pub(super) limited_over: Option<u64>,
-    /// What combiners have taken over from other threads and not inserted yet, and what has to wait behind that.
+    /// Requests that combiners have taken over and not inserted yet, and those behind them.
     pub(crate) backlog: Backlog,
-    /// The class whose requests may pass the scheduler by while nothing waits, as in the queue's word.
+    /// The class whose requests may bypass the scheduler while nothing waits, as in the queue's word.
     pub(super) gate: Option<Class>,
     /// The gate is open for reads alone.
     pub(super) passes_reads_only: bool,
-    /// The class of the request that was inserted last.
+    /// The class of the latest request.
     pub(super) latest: Class,
-    /// The client of the request that was inserted last.
+    /// The client of the latest request.
     pub(super) latest_client: ClientId,
-    /// How many more requests have to come until the gate may be opened. The first after a change of class does not
+    /// How many more requests have to arrive before the gate may be opened. The first after a change of class does not
     /// count.
     pub(super) until_open: u32,
-    /// Requests may have passed of which the scheduler has not been told, and the scheduler has requests of another
+    /// Requests may have bypassed that were not reported to the scheduler, and the scheduler has requests of another
     /// class.
     pub(super) is_fold_due: bool,
     /// The gate is open for requests of this client alone.
     pub(super) gate_client: Option<ClientId>,
-    /// The scheduler is told what passes it by and what completes.
+    /// The scheduler wants reports of requests that bypass it and of completions.
     pub(super) wants_reports: bool,
-    /// The limiter, with what was sent through it.
+    /// The limiter, with the work in flight.
     pub(super) limiter: Option<Box<LimiterState>>,
-    /// The scheduler takes tokens, or is told, or there is a limiter.
+    /// The scheduler takes depth tokens or wants reports, or there is a limiter.
     is_special: bool,
-    /// The word of its pool from which the latest token came, where the next search begins.
+    /// The word of the pool from which the latest token came, where the next search begins.
     token_home: u16,
-    /// What the scheduler is being told, empty otherwise.
+    /// The reports that the scheduler is given, empty otherwise.
     pub(super) reports: Vec<Report>,
-    /// When this hold began, if the scheduler is told.
+    /// When this hold began, if the scheduler wants reports.
     pub(super) since: Time,
 }
 
@@ -103,11 +103,12 @@ impl Hold {
         }
     }
 
-    /// Puts a scheduler in place, or none, for so many hardware queues. Nothing is in flight, or nothing has begun.
+    /// Installs a scheduler, or none, for so many hardware queues. Called while nothing is in flight, or nothing has
+    /// begun.
     pub(super) fn install(&mut self, q: &Queue, scheduler: Option<Box<dyn Scheduler>>, nr_hctxs: usize) {
         debug_assert!(!self.has_waiting(), "a scheduler is replaced only when nothing waits");
         debug_assert!(nr_hctxs > 0, "a domain has a hardware queue");
-        // What was noted for the scheduler that goes is not for the one that comes.
+        // Reports for the old scheduler are not for the new one.
         self.take_reports(q, q.clock.now());
         self.end_limiter(q);
         let wants_reports = scheduler.is_some() && q.settings.wants_reports();
@@ -117,7 +118,7 @@ impl Hold {
             base: q.threads.tally(&Tally::default()),
             base_limited: self.nr_limited_completed(q),
             backlog: std::mem::take(&mut self.backlog),
-            // The gate as it is in the queue's word, until the gate is set anew.
+            // The gate as in the queue's word, until it is set anew.
             gate: self.gate,
             passes_reads_only: self.passes_reads_only,
             gate_client: self.gate_client,
@@ -129,7 +130,7 @@ impl Hold {
         self.note_special(q);
     }
 
-    /// Notes whether a choice is more than to ask the scheduler.
+    /// Notes whether dispatching takes more than a call of the scheduler.
     pub(super) fn note_special(&mut self, q: &Queue) {
         self.is_special = self.wants_reports || q.settings.has_tokens() || self.limiter.is_some();
     }
@@ -150,8 +151,8 @@ impl Hold {
         }
     }
 
-    /// The thread with this number takes the hold. If another one had the hold last, asks for all lines of
-    /// the hold and of the scheduler, so that they come together.
+    /// The thread with this number has taken the lock. If another one had it before, prefetches all lines of the hold
+    /// and of the scheduler.
     ///
     /// COST: a compare if the same thread had the hold last; otherwise a hint to the processor for each line.
     #[inline]
@@ -185,16 +186,16 @@ impl Hold {
         self.scheduler.as_deref()
     }
 
-    /// Tells the scheduler of a client or group, if there is one.
+    /// Passes a client or group to the scheduler, if there is one.
     pub(in crate::queue) fn tell(&mut self, q: &Queue, tell: impl FnOnce(&mut dyn Scheduler)) {
-        // What happened until now happened to clients and groups as they were.
+        // Feedback until now belongs to the clients and groups as they were.
         self.take_reports(q, q.clock.now());
         if let Some(scheduler) = &mut self.scheduler {
             tell(scheduler.as_mut());
         }
     }
 
-    /// Tells the scheduler that a client is gone, whose place another one may get.
+    /// Removes a client from the scheduler. Another one may get its index.
     pub(in crate::queue) fn tell_gone(&mut self, q: &Queue, client: ClientId) {
         self.tell(q, |scheduler| scheduler.leave(client));
         if self.latest_client == client {
@@ -217,13 +218,13 @@ impl Hold {
         self.elsewhere -= u32::from(hctx != self.first);
     }
 
-    /// `number` requests of a class came in, one after the other.
+    /// `number` requests of a class arrived, one after the other.
     #[inline]
     pub(super) fn note_class(&mut self, class: Class, number: u32) {
         debug_assert!(number > 0, "a class is noted when requests of it come");
         if self.latest != class {
             self.latest = class;
-            // The first of these requests, which has changed the class, does not count.
+            // The first of them, which has changed the class, does not count.
             self.until_open = self.until_open.max(STEADY) + 1;
         }
         self.until_open = self.until_open.saturating_sub(number);
@@ -238,7 +239,7 @@ impl Hold {
         }
     }
 
-    /// The scheduler's choice, if it lets a request go now.
+    /// The scheduler's next request, unless it or the limiter holds back.
     #[inline(always)]
     pub(crate) fn dispatch<'q>(&mut self, q: &'q Queue, now: Time) -> Option<Request<'q>> {
         if self.is_special {
@@ -252,8 +253,7 @@ impl Hold {
         Some(rq)
     }
 
-    /// The choice of a scheduler that takes tokens, or is told what passes it by and what completes, or has a limiter
-    /// in front of the driver.
+    /// The next request of a scheduler that takes depth tokens or wants reports, or that has a limiter.
     #[inline(never)]
     fn choose_specially<'q>(&mut self, q: &'q Queue, now: Time) -> Option<Request<'q>> {
         self.take_reports(q, now);
@@ -287,14 +287,14 @@ impl Hold {
         Some(rq)
     }
 
-    /// What the scheduler would merge a request with.
+    /// The request with which the scheduler would merge this one.
     #[inline]
     pub(crate) fn merge(&mut self, info: &Info) -> Option<Merge> {
         self.scheduler.as_mut()?.merge(info)
     }
 
-    /// Inserts a request, or gives it back if the scheduler is full. `begin` is called with the request before it is
-    /// out of this thread's hands.
+    /// Inserts a request, or gives it back if the scheduler is full. `begin` is called with the request while this
+    /// thread still owns it.
     #[inline(always)]
     pub(crate) fn insert<'q>(
         &mut self,
@@ -321,13 +321,13 @@ impl Hold {
         Ok(())
     }
 
-    /// A request in the scheduler has joined another one there.
+    /// A request in the scheduler has merged into another one there.
     pub(crate) fn note_joined(&mut self, absorbed: &Request<'_>) {
         self.count_out(absorbed.hctx());
         self.limited -= u64::from(absorbed.op() != Op::Read);
     }
 
-    /// Whether requests may be handed through, as far as can be told at once.
+    /// Whether requests may take the fast path, as far as can be told at once.
     #[inline]
     pub(crate) fn may_dispatch_fast(&self) -> bool {
         !self.is_fold_due
@@ -336,8 +336,8 @@ impl Hold {
             && self.scheduler.as_ref().is_some_and(|scheduler| scheduler.is_empty())
     }
 
-    /// Whether requests like this one may be handed through. Behind requests of another class, which the device may
-    /// still have, the scheduler would decline; and it may bound requests other than reads.
+    /// Whether requests like this one may take the fast path. After requests of another class, which the device may
+    /// still have, the scheduler would decline; and it may limit requests other than reads.
     #[inline]
     pub(crate) fn may_dispatch_fast_like(&self, q: &Queue, like: &Info) -> bool {
         let class = like.priority.class;
@@ -345,7 +345,7 @@ impl Hold {
         !is_limited && self.latest == class && self.gate.is_none_or(|gate| gate == class)
     }
 
-    /// Asks the scheduler in which order it would hand requests out. Returns false if the scheduler declines.
+    /// Asks the scheduler for the order in which it would dispatch requests. Returns false if it declines.
     #[inline]
     pub(crate) fn order_fast(&mut self, known: &[FastRequest], now: Time, order: &mut [u8]) -> bool {
         if self.gate.is_some() {
@@ -356,7 +356,7 @@ impl Hold {
         is_ordered
     }
 
-    /// `number` requests like this one went through.
+    /// `number` requests like this one took the fast path.
     #[inline]
     pub(crate) fn note_fast(&mut self, like: &Info, number: usize) {
         debug_assert!(self.is_empty(), "what goes through does not stay in the scheduler");
@@ -364,7 +364,7 @@ impl Hold {
         self.limited += if like.op == Op::Read { 0 } else { number as u64 };
     }
 
-    /// Whether all that waits in the scheduler goes to the first hardware queue.
+    /// Whether all requests in the scheduler go to the first hardware queue.
     #[inline]
     pub(crate) fn is_for_first_hctx(&self) -> bool {
         self.elsewhere == 0
@@ -376,26 +376,26 @@ impl Hold {
         self.scheduler.as_ref().map_or(0, |scheduler| scheduler.len())
     }
 
-    /// Whether the scheduler has nothing to choose from.
+    /// Whether the scheduler has no requests.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.scheduler.as_ref().is_none_or(|scheduler| scheduler.is_empty())
     }
 
-    /// Whether requests wait for the scheduler to choose them, or to get into it.
+    /// Whether requests wait in the scheduler or in the backlog.
     pub(crate) fn has_waiting(&self) -> bool {
         !self.is_empty() || !self.backlog.is_empty()
     }
 
-    /// Whether the counts say what the scheduler and the backlog hold. For assertions.
+    /// Whether the counts agree with the scheduler and the backlog. For assertions.
     pub(super) fn agrees(&self) -> bool {
         let queued: u32 = self.queued.iter().sum();
         let first = self.queued.first().copied().unwrap_or(0);
         queued as usize == self.nr_waiting() && self.elsewhere == queued - first && self.backlog.agrees()
     }
 
-    /// Whether the scheduler may take one more request for this hardware queue, by `nr_requests`. The caller inserts it
-    /// then, unless the scheduler does not admit it.
+    /// Whether `nr_requests` leaves room for one more request of this hardware queue. If so, the caller inserts it,
+    /// unless the scheduler does not admit it.
     #[inline]
     fn has_room(&mut self, q: &Queue, hctx: u16) -> bool {
         let (known, left) = &mut self.room;
@@ -407,9 +407,9 @@ impl Hold {
         }
     }
 
-    /// Near the bound this looks up, for each request, how many requests the driver has, since the flush machine gives
-    /// the driver more at any time. Farther away from the bound the hold remembers how many more requests have room,
-    /// whatever the driver takes meanwhile.
+    /// Near the limit this recounts, for each request, how many requests the driver has, because the flush machine may
+    /// give it more at any time. Farther away the hold remembers for how many more requests there is room, whatever the
+    /// driver takes meanwhile.
     #[inline(never)]
     fn has_room_now(&mut self, q: &Queue, index: u16) -> bool {
         let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
@@ -429,9 +429,9 @@ impl Hold {
         info.op == Op::Read || !self.bounds_others(q, info) || self.is_admitted_now(q, info)
     }
 
-    /// As [`is_admitted`](Self::is_admitted), for a scheduler that goes by what it is told. A request is refused only
-    /// behind a look at what was noted. So a thread that looks again behind a fence finds what a completer noted before
-    /// its fence ([`prepare_to_wait`](blkmq_sync::liveness::Liveness::prepare_to_wait)).
+    /// As [`is_admitted`](Self::is_admitted), for a scheduler that decides by reports. It refuses a request only after
+    /// the reports were taken. So a thread that re-checks behind a fence finds what a completer reported before its
+    /// fence ([`prepare_to_wait`](blkmq_sync::liveness::Liveness::prepare_to_wait)).
     #[inline(never)]
     fn is_admitted_by_reports(&mut self, q: &Queue, info: &Info, now: Time) -> bool {
         if self.admits(info, self.most_others(q)) {
@@ -443,8 +443,7 @@ impl Hold {
         self.is_admitted_now(q, info)
     }
 
-    /// Looks up how many requests other than reads have completed, unless there is room even with as many as had when
-    /// this was looked up last.
+    /// Recounts the completed requests other than reads, unless there is room even by the last count.
     ///
     /// COST: a line of each thread that works with the queue, once for as many requests as there was room for.
     #[inline(never)]
@@ -461,20 +460,21 @@ impl Hold {
         self.admits(info, self.limited.wrapping_sub(completed))
     }
 
-    /// Completed requests other than reads that this scheduler had dispatched. In a split queue, requests that passed
-    /// the scheduler by do not count at all.
+    /// Completed requests other than reads that this scheduler had dispatched. In a split queue, requests that bypassed
+    /// the scheduler do not count at all.
     fn nr_limited_completed(&self, q: &Queue) -> u64 {
         if q.settings.is_split() { q.hctxs.get(self.first).nr_limited_completed() } else { q.threads.nr_limited() }
     }
 
-    /// Whether there can be so many requests other than reads that the scheduler does not admit one like this.
+    /// Whether the scheduler can ever refuse a request like this one, i.e. if `limit_depth` fails at the largest number
+    /// of requests other than reads.
     #[inline]
     pub(super) fn bounds_others(&self, q: &Queue, info: &Info) -> bool {
         let most = self.outstanding(self.most_others(q));
         self.scheduler.as_ref().is_some_and(|scheduler| scheduler.limit_depth(info, most) != Admission::Admitted)
     }
 
-    /// How many requests other than reads there can be beside one.
+    /// The largest number of requests other than reads that can be outstanding beside one.
     #[inline]
     fn most_others(&self, q: &Queue) -> u64 {
         u64::from(q.settings.nr_requests.load(Ordering::Relaxed)) * self.queued.len() as u64 - 1

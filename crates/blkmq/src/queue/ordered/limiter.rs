@@ -1,27 +1,27 @@
-//! The limiter of a queue: what is held back so that it waits where it can be ordered, and what the limiter learns
-//! from.
+//! The in-flight limiter of a queue: it holds requests back, so that they wait in the scheduler instead of the device,
+//! and learns from completions.
 //!
 //! [`Limiter`] decides. A queue has one if its scheduler orders the whole queue and the knob `wbt_lat_usec` is not 0.
-//! The thread that has the scheduler asks the limiter before each choice ([`LimiterState`]). A request keeps its cost
-//! until it completes. The completer adds the cost to a sum of its own, together with what it tells of the device
-//! ([`flows`](crate::queue::limits::flows)). What is with the device is what was sent less these sums.
+//! The thread in the scheduler asks the limiter before each dispatch ([`LimiterState`]). A request keeps its predicted
+//! service time, its cost, until it completes. The completer adds the cost to a sum of its own, together with its
+//! measurements ([`flows`](crate::queue::limits::flows)). The work in flight is the cost that was dispatched less these
+//! sums.
 //!
-//! From time to time one completer sums what all threads have told, and lets the limiter learn it (`fold`). The time of
-//! the next fold lies on a line of its own. The completer that finds that the time has come wins the turn by an
-//! exchange. A completer does this although it may not be at the scheduler otherwise: while all requests pass the
-//! scheduler by, no other thread is there.
+//! From time to time one completer sums the measurements of all threads, and passes them to the limiter (`fold`). The
+//! time of the next fold lies on a line of its own; the completer that finds that it has come wins the turn by an
+//! exchange. The completer enters the scheduler for that, because while all requests bypass it no other thread does.
 //!
-//! # Requests that pass by
-//! Requests pass only while the limiter is open, because one that is not open has to hold them back. They have no cost.
-//! So what is with the device is told too low for a moment after the limiter has closed. The limiter waits until what
-//! the device has from before is over.
+//! # Bypass
+//! Requests bypass only while the limiter is open, because a limiter that is not open has to hold them back. They have
+//! no cost. So the work in flight is too low for a moment after the limiter has closed. The limiter waits until the
+//! device's earlier requests have completed.
 //!
 //! # Liveness
-//! A request that waits because the device has enough work lacks something, and a completion brings it: the sums are
-//! read anew before a request is refused, so a thread that looks once more behind its fence finds what a completer
-//! added before its fence ([`prepare_to_wait`](blkmq_sync::liveness::Liveness::prepare_to_wait)). Something is with the
-//! device then, so that a completion comes. A request that waits for a time is planned for, as one that a scheduler
-//! holds back until a time.
+//! A request that waits because enough work is in flight is treated like one without a tag: the next completion frees
+//! room. The sums are read anew before a request is refused, so a thread that re-checks behind its fence finds what a
+//! completer added before its fence ([`prepare_to_wait`](blkmq_sync::liveness::Liveness::prepare_to_wait)). Requests
+//! are in flight then, so there will be a completion. If the limiter is pacing, the queue arms its timer for the next
+//! permitted dispatch, just as it does for a scheduler's own timer.
 
 use std::fmt::{self, Write};
 
@@ -46,20 +46,20 @@ pub(crate) const WBT_LAT_USEC: Knob = Knob {
             held back. Not for none and kyber.",
 };
 
-/// What a limiter has found, and what it does.
+/// The state of a limiter.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct LimiterInfo {
     /// The limiter as it is now.
     pub limiter: Limiter,
-    /// The predicted work that the device has now, in nanoseconds. Requests that passed the scheduler by do not count.
+    /// The predicted work that the device has now, in nanoseconds. Requests that bypassed the scheduler do not count.
     pub in_flight_ns: u64,
     /// Requests that wait in the scheduler while the limiter is not open.
     pub held_back: usize,
 }
 
 impl Hold {
-    /// From now on there is no limiter. Called while nothing is in flight.
+    /// Removes the limiter. Called while nothing is in flight.
     ///
     /// # Panics
     /// If a request's cost was lost, or was over twice.
@@ -71,8 +71,8 @@ impl Hold {
         }
     }
 
-    /// Makes a limiter, if one is wanted and there is a scheduler in which requests can wait. Returns whether there is
-    /// one now. Called while nothing is in flight.
+    /// Creates a limiter, if one is wanted and there is a scheduler in which requests can wait. Returns whether there
+    /// is one. Called while nothing is in flight.
     fn make_limiter(&mut self, q: &Queue, target: Target) -> bool {
         debug_assert!(!self.has_waiting(), "a limiter is made while nothing waits");
         self.end_limiter(q);
@@ -85,13 +85,13 @@ impl Hold {
         is_wanted
     }
 
-    /// Whether the limiter, if there is one, holds nothing back.
+    /// Whether there is no limiter, or it is open.
     #[inline]
     pub(super) fn is_limiter_open(&self) -> bool {
         self.limiter.as_ref().is_none_or(|limiter| limiter.limiter.is_open())
     }
 
-    /// When a request that is held back may go: the limiter decides before the scheduler is asked.
+    /// When a request that is held back may be dispatched. The limiter decides before the scheduler is asked.
     pub(super) fn wakeup(&self, now: Time) -> u64 {
         let limiter = self.limiter.as_ref().filter(|_| unless_mutated("limiter.plan"));
         let opens_at = limiter.and_then(|limiter| limiter.opens_at(now));
@@ -99,8 +99,8 @@ impl Hold {
         next.map_or(u64::MAX, |time| time.0)
     }
 
-    /// Lets the limiter learn what has completed, and tells the scheduler what that changes. Returns when the limiter
-    /// wants to learn again, in nanoseconds.
+    /// Passes the measurements to the limiter, and what follows from them to the scheduler. Returns the time of the
+    /// next fold, in nanoseconds.
     fn fold_limiter(&mut self, q: &Queue, now: Time) -> u64 {
         let has_choice = !self.is_empty();
         let Some(limiter) = &mut self.limiter else { return u64::MAX };
@@ -131,7 +131,7 @@ impl Hold {
     }
 }
 
-/// When the limiter wants to learn what has completed, in nanoseconds; `u64::MAX` if there is none, or while it learns.
+/// The time of the next fold, in nanoseconds; `u64::MAX` if there is no limiter, or during a fold.
 #[derive(Debug)]
 pub(crate) struct LimiterLook(Line<AtomicU64>);
 
@@ -140,7 +140,7 @@ impl LimiterLook {
         Self(Line::new("queue.limiter_look", AtomicU64::new(u64::MAX)))
     }
 
-    /// Called by a completer: lets the limiter learn, if the time has come.
+    /// Folds, if the time has come. Called by a completer.
     ///
     /// COST: a load of a line that is written each 50 ms while the limiter is open, and each 1 ms while it is not.
     #[inline]
@@ -160,7 +160,7 @@ impl LimiterLook {
         }
     }
 
-    /// Makes a limiter for this target, or ends the one that there is. Called when nothing is in flight.
+    /// Creates a limiter for this target, or removes the present one. Called when nothing is in flight.
     pub(super) fn install(&self, q: &Queue, target: Target) {
         debug_assert!(q.hctxs.is_idle(), "a limiter is made while nothing is in flight");
         let has_limiter = q.whole_domain().is_some_and(|domain| domain.control().make_limiter(q, target));

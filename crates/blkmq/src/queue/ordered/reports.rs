@@ -1,12 +1,13 @@
-//! What a scheduler that wants reports is told: requests that pass it by, and requests that complete.
+//! Reports, for a scheduler that wants them: of requests that bypass it, and of completions.
 //!
-//! Each thread notes on a ring of its own ([`ring`](blkmq_sync::ring)). The thread that has the scheduler takes what
-//! all threads noted, and tells it: when it comes, before each choice, and before it says that a request is not
-//! admitted. A thread notes a completion before it hands the operation to its submitter, and before the fence of
-//! [`fence_before_notify`](blkmq_sync::liveness::Liveness::fence_before_notify). So a look at the scheduler behind
-//! either finds the completion. A thread whose ring is full takes the scheduler's lock and tells all itself.
+//! Each thread writes reports to a ring of its own ([`ring`](blkmq_sync::ring)). The thread in the scheduler takes the
+//! reports of all threads and passes them on: when it enters, before each dispatch, and before it refuses a request. A
+//! thread reports a completion before it delivers the operation to its submitter, and before the fence of
+//! [`fence_before_notify`](blkmq_sync::liveness::Liveness::fence_before_notify). So a thread that enters the scheduler
+//! after either finds the completion. A thread whose ring is full takes the scheduler's lock and passes on all reports
+//! itself.
 //!
-//! Only a scheduler that orders all hardware queues, and takes no tokens, is told.
+//! Only a scheduler that orders all hardware queues, and takes no depth tokens, gets reports.
 
 use std::num::NonZeroU32;
 
@@ -67,7 +68,7 @@ fn unpack([at, amounts, names, kind]: Record) -> Report {
     }
 }
 
-/// What is told of one request.
+/// The report of one request.
 fn of_request(rq: &Request<'_>, event: Event, at: Time) -> Report {
     let body = rq.body();
     let in_device = match event {
@@ -87,7 +88,7 @@ fn of_request(rq: &Request<'_>, event: Event, at: Time) -> Report {
     }
 }
 
-/// Whether one record tells of both. A request with a ticket has a record of its own.
+/// Whether one record can report both. A request with a ticket has a record of its own.
 fn are_alike(one: &Report, other: &Report) -> bool {
     let kind = |report: &Report| (report.event, report.client, report.op, report.sync, report.priority);
     kind(one) == kind(other) && matches!(one.event, Event::Passed | Event::Completed(None))
@@ -103,14 +104,14 @@ fn add(run: &mut Report, more: &Report) -> bool {
     sums.is_some()
 }
 
-/// What a completer notes.
+/// The reports of a completer.
 pub(crate) struct ReportBatch<'q> {
     ring: Option<&'q Ring>,
     thread: u16,
     now: Time,
-    /// Requests that passed by and are alike.
+    /// Requests that bypassed and are alike.
     run: Option<Report>,
-    /// Something was noted of which the thread at the scheduler does not know.
+    /// Reports were written that the thread in the scheduler does not know of.
     is_untold: bool,
 }
 
@@ -159,7 +160,7 @@ impl<'q> ReportBatch<'q> {
         self.is_untold = true;
     }
 
-    /// Makes known what was noted.
+    /// Publishes the reports.
     #[inline]
     pub(crate) fn put(&mut self, q: &Queue) {
         self.end_run(q);
@@ -169,7 +170,7 @@ impl<'q> ReportBatch<'q> {
     }
 }
 
-/// What a thread notes whose requests pass the scheduler by.
+/// The report of a thread whose requests bypass the scheduler.
 pub(crate) struct BypassReport<'q> {
     ring: &'q Ring,
     thread: u16,
@@ -194,13 +195,13 @@ impl<'q> BypassReport<'q> {
         self.report.sectors = self.report.sectors.saturating_add(rq.nr_sectors());
     }
 
-    /// Notes the requests on trial. Called before the look at the gate that decides.
+    /// Reports the requests tentatively. Called before the deciding check of the gate.
     pub(crate) fn note(&mut self, q: &Queue) {
         self.trial = Some(self.ring.try_note(pack(&self.report)));
         q.pending_events.tell(self.thread);
     }
 
-    /// Ends the trial. `passes`: the gate was still open. Returns whether the requests pass.
+    /// Confirms or withdraws the report. `passes`: the gate was still open. Returns whether the requests bypass.
     pub(crate) fn end(self, passes: bool) -> bool {
         let Some(trial) = self.trial else { return passes };
         if passes || !unless_mutated("reports.withdraw") {
@@ -212,7 +213,7 @@ impl<'q> BypassReport<'q> {
 }
 
 impl Hold {
-    /// Tells the scheduler what all threads have noted, if it wants to know.
+    /// Passes the reports of all threads to the scheduler, if it wants them.
     #[inline]
     pub(super) fn take_reports(&mut self, q: &Queue, now: Time) {
         if self.wants_reports {
@@ -240,13 +241,13 @@ impl Hold {
     }
 }
 
-/// Where a thread notes, if the scheduler wants reports.
+/// The ring of a thread, if the scheduler wants reports.
 #[inline]
 fn ring_of(q: &Queue, thread: u16) -> Option<&Ring> {
     if q.settings.wants_reports() { q.threads.get(thread).reports() } else { None }
 }
 
-/// Tells the scheduler what all threads have noted. The caller is not at the scheduler.
+/// Passes the reports of all threads to the scheduler. The caller is not in the scheduler.
 #[cold]
 fn tell_all(q: &Queue, now: Time) {
     if let Some(domain) = q.whole_domain() {

@@ -1,7 +1,6 @@
-//! Waking the threads of a queue, and counting whom each thread woke, by cause.
+//! Waking the threads of a queue, and counting the wake-ups by cause.
 //!
-//! A thread that wakes others counts that on a line of its own, as [`Wakeups`](crate::Wakeups) shows it. A thread that
-//! wakes nobody counts nothing.
+//! A thread that wakes others counts that on a line of its own ([`Wakeups`](crate::Wakeups)).
 
 use super::ThreadTable;
 use crate::queue::accounting::WakeCause;
@@ -26,13 +25,13 @@ impl ThreadTable {
         self.get(thread).counters.woke(cause, woken, thread == CONTROL);
     }
 
-    /// Wakes the next thread behind `thread` that sleeps, going round. If no thread sleeps, those are notified that
-    /// wait elsewhere.
+    /// Wakes the next sleeping thread after `thread`, round-robin. If no thread sleeps, notifies those that wait
+    /// elsewhere.
     ///
     /// # Liveness
-    /// One is enough. A submitter's thread that is woken polls before it does anything else. It takes on all that can
-    /// go on, or defers in its turn. A background thread that is to stop does not poll, and what stops it wakes all.
-    /// A thread that waits elsewhere polls when its program likes, so all of these are notified.
+    /// One is enough. A submitter's thread that is woken polls before it does anything else, and dispatches as far as
+    /// it can, or defers in its turn. A background thread that is to stop does not poll, and the thread that stops it
+    /// wakes all. A thread that waits elsewhere polls at some later time, so all of these are notified.
     #[cold]
     fn rouse_next(&self, thread: u16) {
         let behind = self.iter().filter(|(other, _)| *other > thread);
@@ -44,7 +43,7 @@ impl ThreadTable {
         }
     }
 
-    /// Wakes the owner of a hardware queue, for whom `thread` left something there.
+    /// Wakes the owner of a hardware queue, to whose issue list `thread` has appended.
     pub(crate) fn wake_owner(&self, owner: u16, thread: u16) {
         let woken = self.get(owner).wake.wake();
         self.note_woken(thread, WakeCause::Deferred, woken.into());
@@ -52,28 +51,28 @@ impl ThreadTable {
 }
 
 impl Queue {
-    /// Wakes every thread that sleeps, so that it looks again. Called by `thread`, which has made visible
-    /// what the sleepers are to see.
+    /// Wakes every sleeping thread, so that it polls. Called by `thread`, which has made visible what the sleepers are
+    /// to see.
     ///
     /// COST: a fence and a load while no thread sleeps.
     pub(crate) fn wake_sleepers(&self, thread: u16) {
         self.live.wake(|| self.threads.rouse_all(thread, WakeCause::Changed));
     }
 
-    /// Called when something that waits may go on, and this thread does not take it on: see
+    /// Called when waiting requests may proceed, and this thread does not dispatch them: see
     /// [`Liveness::defer`](blkmq_sync::liveness::Liveness::defer).
     pub(crate) fn defer(&self, thread: u16) {
         self.live.defer(|| self.threads.rouse_next(thread));
     }
 
-    /// Called when a change may let go what waits: see
+    /// Called when a change may let waiting requests proceed: see
     /// [`Liveness::notify_others`](blkmq_sync::liveness::Liveness::notify_others).
     pub(crate) fn notify_others(&self, thread: u16) {
         self.live.notify_others(|| self.threads.rouse_all(thread, WakeCause::Changed));
     }
 
-    /// Wakes the threads that must plan for requests which the driver has got from `thread`: those of
-    /// `owners`, or all if these are not known, and the background threads.
+    /// Wakes the threads that must plan for requests which the driver got from `thread`: `owners`, or all if these are
+    /// not known, and the background threads.
     pub(crate) fn wake_for_started(&self, owners: Option<&[u16]>, thread: u16) {
         match owners {
             None => self.live.wake(|| self.threads.rouse_all(thread, WakeCause::Started)),
