@@ -255,7 +255,7 @@ impl Queue {
         // As other submitters do, the thread sleeps while the device works. What it may look for are further requests.
         let is_alone = self.served.submitter.nr_outstanding() == 0;
         if is_alone && matches!(self.served.submitter.queue().clock(), Clock::Real(_)) {
-            if self.idle.look() {
+            if self.idle.poll() {
                 return self.link.ring.enter(0, None);
             }
         } else {

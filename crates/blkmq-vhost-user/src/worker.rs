@@ -415,7 +415,7 @@ impl Inside {
     fn rest(&mut self) {
         let is_waiting = self.submitter.nr_outstanding() > 0;
         let is_real = matches!(self.submitter.queue().clock(), Clock::Real(_));
-        if !is_waiting && is_real && !self.is_ending && self.idle.look() {
+        if !is_waiting && is_real && !self.is_ending && self.idle.poll() {
             return;
         }
         if !self.has_kicks {

@@ -413,7 +413,7 @@ impl Transmission {
             // Whatever ends this.
             Rest::LeaveAlone => _ = self.leave_alone()?,
             Rest::LookAgain => (),
-            Rest::Look if self.idle.look() => (),
+            Rest::Look if self.idle.poll() => (),
             Rest::Look | Rest::Sleep => return self.sleep(),
         }
         self.is_readable = true;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Nanoseconds. What was not lost in this much time may be lost at once later. With the share of 1/32, a thread may so
-/// begin to look several times in a row.
+/// begin to poll several times in a row.
 pub(super) const CREDIT: u64 = 10_000_000;
 
 /// When everything is paid, after `cost` was added to what was paid at `paid`. Something may be lost whenever all is
@@ -29,7 +29,7 @@ impl Budget {
         now >= self.paid.load(Ordering::Relaxed)
     }
 
-    /// COST: a write to a line of all threads. They write it seldom, because each write keeps all of them from looking
+    /// COST: a write to a line of all threads. They write it seldom, because each write keeps all of them from polling
     /// for some time.
     pub(super) fn charge(&self, now: u64, cost: u64) {
         let _ = self.paid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |paid| Some(charged(paid, now, cost)));

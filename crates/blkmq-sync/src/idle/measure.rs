@@ -1,4 +1,4 @@
-//! Measures what a wake-up and a look cost. Not built where threads or time are not the machine's.
+//! Measures what a wake-up and a poll cost. Not built where threads or time are not the machine's.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub(super) fn processors() -> u64 {
 }
 
 /// The least of some yields: the others may have let another thread run.
-pub(super) fn look() -> u64 {
+pub(super) fn poll() -> u64 {
     let times = (0..64).map(|_| {
         let start = Instant::now();
         std::thread::yield_now();
@@ -53,7 +53,7 @@ fn bind(processor: Option<&CpuSet>) {
 ///
 /// Both threads are started here, and each is bound to a processor of its own. If the system were free to place them,
 /// it would often run both on one processor, where a wake-up is a mere switch: some 2 us, where a wake-up of another
-/// processor took 17 us (two virtual processors of an EPYC 9004). Threads that find such a time would never look.
+/// processor took 17 us (two virtual processors of an EPYC 9004). Threads that find such a time would never poll.
 pub(super) fn wake() -> Option<u64> {
     std::thread::scope(|scope| {
         let meter = std::thread::Builder::new().name("blkmq-costs".to_owned()).spawn_scoped(scope, turns);
@@ -114,8 +114,8 @@ mod tests {
 
     /// Red if the threads that measure wait for each other for ever, or measure nothing.
     #[test]
-    fn a_wake_up_and_a_look_take_time() {
-        let (wake, look) = (wake().expect("there are threads and descriptors"), look());
-        assert!(wake > 0 && look > 0 && processors() > 0, "{wake} ns, {look} ns");
+    fn a_wake_up_and_a_poll_take_time() {
+        let (wake, poll) = (wake().expect("there are threads and descriptors"), poll());
+        assert!(wake > 0 && poll > 0 && processors() > 0, "{wake} ns, {poll} ns");
     }
 }

@@ -9,9 +9,9 @@ use super::*;
 const BEGIN: u64 = 1_000_000_000;
 
 /// A machine on which a wake-up takes 50 us.
-const COSTS: Costs = Costs { wake: 50_000, look: 500, processors: 2 };
+const COSTS: Costs = Costs { wake: 50_000, poll: 500, processors: 2 };
 
-/// What happens in each look of a wait.
+/// What happens in each poll of a wait.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     /// Nanoseconds that the yield takes this thread.
@@ -22,7 +22,7 @@ struct Step {
     tries: u64,
 }
 
-/// A look of a thread that has the processor for itself.
+/// A poll of a thread that has the processor for itself.
 const QUIET: Step = Step { own: 500, turn: 0, tries: 1500 };
 
 /// A thread in a made-up world.
@@ -35,10 +35,10 @@ struct Thread {
 /// What a wait came to.
 #[derive(Debug)]
 struct Waited {
-    looks: u64,
+    polls: u64,
     has_slept: bool,
-    /// Nanoseconds of this thread that its looks took.
-    looked: u64,
+    /// Nanoseconds of this thread that its polls took.
+    polled: u64,
 }
 
 impl Thread {
@@ -50,61 +50,61 @@ impl Thread {
     /// A wait in which something comes after `comes` nanoseconds in which others do not have the processor. If the
     /// thread has slept by then, it runs again one wake-up later.
     fn wait(&mut self, comes: u64, step: Step, all: &Budget) -> Waited {
-        let mut waited = Waited { looks: 0, has_slept: false, looked: 0 };
-        while waited.looked < comes {
-            if !self.idle.look_at(self.now, COSTS, all) {
+        let mut waited = Waited { polls: 0, has_slept: false, polled: 0 };
+        while waited.polled < comes {
+            if !self.idle.poll_at(self.now, COSTS, all) {
                 waited.has_slept = true;
-                self.now += comes - waited.looked + COSTS.wake;
+                self.now += comes - waited.polled + COSTS.wake;
                 break;
             }
-            waited.looks += 1;
+            waited.polls += 1;
             self.now += step.own + step.turn;
             self.idle.note_yield_at(self.now, COSTS);
             self.now += step.tries;
-            waited.looked += step.own + step.tries;
+            waited.polled += step.own + step.tries;
         }
         self.idle.end_at(self.now, COSTS);
         waited
     }
 
-    /// Looks of a wait on a quiet processor, long after the wait before.
-    fn looks(&mut self, comes: u64) -> u64 {
+    /// Polls of a wait on a quiet processor, long after the wait before.
+    fn polls(&mut self, comes: u64) -> u64 {
         self.now += BEGIN;
-        self.wait(comes, QUIET, &Budget::new()).looks
+        self.wait(comes, QUIET, &Budget::new()).polls
     }
 }
 
-/// Red if a thread looks for ever for what does not come, or looks without regard to how quick it was before.
+/// Red if a thread polls for ever for what does not come, or polls without regard to how quick it was before.
 #[test]
-fn what_was_quick_is_looked_for_and_for_no_longer_than_two_wake_ups() {
+fn a_quick_wait_is_polled_for_and_no_longer_than_two_wake_ups() {
     let mut thread = Thread::default();
-    assert_eq!(thread.looks(90_000), 0, "the thread does not know yet");
-    assert_eq!(thread.looks(40_000), 20, "it was quick, for the wake-up is a part of the wait");
-    assert_eq!(thread.looks(90_000), 45);
-    assert_eq!(thread.looks(1_000_000), 50, "and then it was not");
-    assert_eq!(thread.looks(1_000_000), 0);
-    assert_eq!(thread.looks(40_000), 0);
-    assert_eq!(thread.looks(40_000), 20, "it was again");
+    assert_eq!(thread.polls(90_000), 0, "the thread does not know yet");
+    assert_eq!(thread.polls(40_000), 20, "it was quick, for the wake-up is a part of the wait");
+    assert_eq!(thread.polls(90_000), 45);
+    assert_eq!(thread.polls(1_000_000), 50, "and then it was not");
+    assert_eq!(thread.polls(1_000_000), 0);
+    assert_eq!(thread.polls(40_000), 0);
+    assert_eq!(thread.polls(40_000), 20, "it was again");
 }
 
-/// Red if a thread looks before it is known what a wake-up costs.
+/// Red if a thread polls before it is known what a wake-up costs.
 #[test]
 fn a_thread_sleeps_until_the_costs_are_known() {
-    let costs = Costs { wake: 0, look: 0, processors: 1 };
-    assert!(!Thread::quick().idle.look_at(BEGIN, costs, &Budget::new()));
+    let costs = Costs { wake: 0, poll: 0, processors: 1 };
+    assert!(!Thread::quick().idle.poll_at(BEGIN, costs, &Budget::new()));
 }
 
 /// Red if threads that take turns at a processor sleep because of each other, or if their turns are charged.
 #[test]
-fn the_turns_of_others_are_no_looking() {
+fn turns_of_other_threads_are_no_polling() {
     for turn in [20_000, TURN - 1000] {
         let (mut thread, all) = (Thread::quick(), Budget::new());
         let step = Step { own: 1000, turn, tries: 1000 };
         for _ in 0..1000 {
-            assert_eq!(thread.wait(30_000, step, &all).looks, 15);
+            assert_eq!(thread.wait(30_000, step, &all).polls, 15);
         }
         let slow = thread.wait(10_000_000, step, &all);
-        assert!(slow.has_slept && slow.looks < 60, "a slow device is slept for");
+        assert!(slow.has_slept && slow.polls < 60, "a slow device is slept for");
     }
 }
 
@@ -117,7 +117,7 @@ fn after_a_slice_of_a_thread_that_computes_this_thread_sleeps_for_long() {
     let mut thread = Thread::quick();
     let mut slices = 0;
     while thread.now < BEGIN + 10_000_000_000 {
-        slices += thread.wait(2000, computes, &all).looks;
+        slices += thread.wait(2000, computes, &all).polls;
         thread.now += 20_000;
     }
     assert!(slices > 50, "it is tried again: {slices}");
@@ -125,44 +125,44 @@ fn after_a_slice_of_a_thread_that_computes_this_thread_sleeps_for_long() {
     assert!(lost <= (thread.now - BEGIN + CREDIT) / SHARE + SLICE, "{slices} slices");
 }
 
-/// Red if a thread that sleeps looks when its sleep ends for nothing, or if the threads of many idle connections look
+/// Red if a thread that sleeps polls when its sleep ends for nothing, or if the threads of many idle connections poll
 /// again and again.
 #[test]
-fn a_thread_that_sleeps_does_not_look() {
+fn a_thread_that_sleeps_does_not_poll() {
     let all = Budget::new();
     let mut idles: Vec<_> = (0..256).map(|_| Idle { was_short: true, ..Idle::new() }).collect();
-    let mut looks = 0;
+    let mut polls = 0;
     // The sleep of each ends for nothing, first soon and then each second.
     for wakes in 0..100_u64 {
         for idle in &mut idles {
             let now = BEGIN + if wakes < 5 { wakes * 1000 } else { wakes * 1_000_000_000 };
-            while idle.look_at(now, COSTS, &all) {
-                looks += 1;
+            while idle.poll_at(now, COSTS, &all) {
+                polls += 1;
                 idle.paid = u64::MAX;
             }
             idle.paid = 0;
         }
     }
-    assert_eq!(looks, 256, "one each, before they slept");
+    assert_eq!(polls, 256, "one each, before they slept");
 }
 
 /// Red if a wait that ends at its deadline says nothing: a thread that waits for a moment, again and again, would then
-/// never sleep. Red too if its looks cost nothing.
+/// never sleep. Red too if its polls cost nothing.
 #[test]
 fn what_did_not_come_in_time_was_not_quick() {
     let (mut thread, all) = (Thread::quick(), Budget::new());
-    assert!(thread.idle.look_at(thread.now, COSTS, &all));
+    assert!(thread.idle.poll_at(thread.now, COSTS, &all));
     thread.now += 30_000;
     thread.idle.give_up_at(thread.now, COSTS, &all);
     assert_eq!(thread.idle.paid, thread.now - CREDIT + 30_000 * SHARE);
-    assert_eq!(thread.looks(40_000), 0);
+    assert_eq!(thread.polls(40_000), 0);
 }
 
 /// Red if the work on what came counts as waiting for it.
 #[test]
 fn a_wait_is_over_when_something_arrives() {
     let (mut thread, all) = (Thread::quick(), Budget::new());
-    assert!(thread.idle.look_at(thread.now, COSTS, &all));
+    assert!(thread.idle.poll_at(thread.now, COSTS, &all));
     if let Some(wait) = &mut thread.idle.wait {
         wait.over = Some(thread.now + 10_000);
     }
@@ -172,20 +172,20 @@ fn a_wait_is_over_when_something_arrives() {
 
 /// What all threads together may lose is more than what one may. Red if [`Idle::lose`] does not charge the thread.
 #[test]
-fn a_thread_alone_looks_in_vain_for_no_more_than_its_share() {
+fn spurious_polls_of_one_thread_stay_within_its_budget() {
     let (mut thread, all) = (Thread::quick(), Budget::new());
     let mut vain = 0;
     while thread.now < BEGIN + 1_000_000_000 {
         // Something that comes soon, and something that comes just after the thread has slept.
         thread.wait(20_000, QUIET, &all);
-        vain += thread.wait(100_001, QUIET, &all).looked;
+        vain += thread.wait(100_001, QUIET, &all).polled;
     }
     let time = thread.now - BEGIN + CREDIT;
     assert!(vain > time / SHARE / 2 && vain <= time / SHARE + 2 * COSTS.wake, "{vain} of {time}");
 }
 
-/// A thread, a pause before its wait, how long nothing comes in the wait, and what its looks are like. Many waits are
-/// just longer than a thread looks, behind short ones: then most looks are in vain.
+/// A thread, a pause before its wait, how long nothing comes in the wait, and what its polls are like. Many waits are
+/// just longer than a thread polls, behind short ones: then most polls are spurious.
 fn waits() -> impl Strategy<Value = Vec<(usize, u64, u64, Step)>> {
     let turn = prop_oneof![8 => Just(0), 2 => 0..50_000_u64, 1 => Just(3_000_000)];
     let step = (100..2000_u64, turn, 100..10_000_u64).prop_map(|(own, turn, tries)| Step { own, turn, tries });
@@ -196,11 +196,11 @@ fn waits() -> impl Strategy<Value = Vec<(usize, u64, u64, Step)>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever comes when, and whatever neighbours do: what each thread, and what all of them, look in vain is within
-    /// the bounds. Counted without the policy: the time of a thread's looks in each wait through which it then slept.
-    /// Red if [`Idle::lose`] does not charge all threads, or if a thread looks although nothing is left for all.
+    /// Whatever comes when, and whatever neighbours do: what each thread, and what all of them, poll spuriously is within
+    /// the bounds. Counted without the policy: the time of a thread's polls in each wait through which it then slept.
+    /// Red if [`Idle::lose`] does not charge all threads, or if a thread polls although nothing is left for all.
     #[test]
-    fn looks_in_vain_are_bounded(waits in waits()) {
+    fn spurious_polls_are_bounded(waits in waits()) {
         let all = Budget::new();
         let mut threads: Vec<_> = (0..8).map(|_| Thread { now: BEGIN, ..Thread::default() }).collect();
         let (mut vain, mut longest) = ([0; 8], 0);
@@ -212,8 +212,8 @@ proptest! {
             thread.now = thread.now.max(first) + pause;
             let waited = thread.wait(comes, step, &all);
             if waited.has_slept {
-                vain[next] += waited.looked;
-                longest = longest.max(waited.looked);
+                vain[next] += waited.polled;
+                longest = longest.max(waited.polled);
             }
         }
         for (thread, vain) in threads.iter().zip(vain) {
