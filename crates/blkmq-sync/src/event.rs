@@ -45,7 +45,7 @@ impl EventFd {
         polled.extend(fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
         // A time that is too long for the system's type is as good as none.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        // The error is a signal or a lack of memory. In both cases the caller looks again.
+        // The error is a signal or a lack of memory. In both cases the caller tries again.
         let _ = poll(&mut polled, timeout.as_ref());
         if !polled[0].revents().is_empty() {
             self.drain();

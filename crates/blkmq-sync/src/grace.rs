@@ -8,15 +8,16 @@
 //! ```
 //!
 //! All threads agree which of the fences 2 and b comes first. If 2 comes first, then c finds the mark, and the closer
-//! waits for the thread. If b comes first, then 3 finds the flag. Then the entering thread turns back with whatever the
+//! waits for the thread. If b comes first, then 3 finds the flag. Then the entering thread backs out with whatever the
 //! flag forbids: in a frozen queue its plug stays out, in a quiesced queue it starts nothing.
 //!
 //! A freeze goes through steps b and c twice. A frozen queue is still entered, by threads that drive it until it has
 //! drained. When the freezing thread has found that everything that entered has completed, it fences and reads the
 //! marks once more. Step a is then that last completion. If 2 comes first, then c finds the mark, and the freezing
-//! thread waits for the thread that drives. If b comes first, then 3 finds nothing to do, for everything has completed.
+//! thread waits for the thread that drives. If b comes first, then 3 finds nothing to do, because everything has
+//! completed.
 //!
-//! The marks are counters. So a thread that leaves and enters again between two looks of the closer counts as having
+//! The marks are counters. So a thread that leaves and enters again between two checks of the closer counts as having
 //! left: when it entered again, it saw the flag.
 
 use crate::platform::atomic::{AtomicU64, Ordering};

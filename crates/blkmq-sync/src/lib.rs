@@ -1,14 +1,14 @@
-//! What the threads of a queue share, and how they agree: the protocols below the block layer. The protocols know
-//! threads and numbers, and nothing of requests, schedulers or devices.
+//! The protocols by which the threads of a queue share its state, below the block layer. They know threads and
+//! numbers, and nothing of requests, schedulers or devices.
 //!
 //! | module | what threads do with it |
 //! |---|---|
 //! | [`tags`] | take and give back a hardware queue's tags |
-//! | [`word`] | agree on whether something waits |
-//! | [`staging`] | leave requests to the thread that has the scheduler |
-//! | [`ring`] | tell the thread that has the scheduler what has happened |
+//! | [`word`] | agree on whether a request waits |
+//! | [`staging`] | publish requests for the thread in the scheduler |
+//! | [`ring`] | report events to the thread in the scheduler |
 //! | [`handover`], [`stack`] | append to a list that one thread at a time drains |
-//! | [`liveness`] | never leave something that waits without a thread that will look at it |
+//! | [`liveness`] | wait for tags and room, and notify |
 //! | [`wake`], [`event`], [`notify`] | sleep, and be woken |
 //! | [`grace`] | be seen inside a queue, so that a freeze can wait until no thread is |
 //!

@@ -5,7 +5,7 @@
 //!
 //! # Waiting and notifying
 //! A thread that finds no tag, no room in the scheduler, or that the scheduler holds its requests back until others
-//! complete, does not block: it leaves, and the thread that frees the resource dispatches.
+//! complete, does not block: it returns, and the thread that frees the resource dispatches.
 //! [`Liveness::prepare_to_wait`] and [`Liveness::fence_before_notify`] guarantee that the second thread knows of the
 //! first one:
 //!
@@ -57,11 +57,11 @@ impl Deferrals {
         placed("queue.left", &self.0)
     }
 
-    /// Counts a deferral. The queue's word says what waits. The caller then wakes the threads that sleep, if there are
-    /// [any](crate::wake::Sleepers::any).
+    /// Counts a deferral. The queue's word says that requests wait. The caller then wakes the threads that sleep, if
+    /// there are [any](crate::wake::Sleepers::any).
     pub fn count(&self) {
-        // Release: a thread that reads the count before it polls sees what this thread did. For threads that sleep, the
-        // fence in `Sleepers::any` makes sure that they look again.
+        // Release: a thread that reads the count before it polls sees what this thread did. For sleeping threads, the
+        // fence in `Sleepers::any` makes sure that they re-check.
         self.number().fetch_add(1, order("left.count", Ordering::Release));
     }
 

@@ -47,7 +47,7 @@ pub use site::{fence_at, order, unless_explored, unless_mutated};
 #[cfg(all(stages, not(virtual_cpus)))]
 pub use stage::take_stages;
 pub use stage::{Stage, stage};
-/// Rests between two looks at something that another thread changes soon.
+/// Hints a spin loop on a value that another thread will change soon.
 #[cfg(not(virtual_cpus))]
 pub use std::hint::spin_loop as pause;
 #[cfg(not(virtual_cpus))]

@@ -5,9 +5,9 @@
 //! took, no line moves. A token goes back to the word from which it came. The depth may change while tokens are out: if
 //! it becomes less, a word may owe tokens, and takes in as many as it owes before it gives out any.
 //!
-//! A thread that finds no token, and a thread that puts one back, tell each other as for tags
-//! ([`liveness`](crate::liveness)): a thread that sets WAITING, fences and looks at all words again misses no token
-//! that was put back before the fence.
+//! A thread that finds no token, and a thread that puts one back, notify each other as for tags
+//! ([`liveness`](crate::liveness)): a thread that sets WAITING, fences and checks all words again misses no token that
+//! was put back before the fence.
 
 use crate::platform::atomic::{AtomicU32, Ordering};
 use crate::platform::{Line, placed, unless_mutated};
@@ -54,8 +54,8 @@ impl Pool {
     }
 
     /// Changes how many tokens there are. Tokens may be out, and other threads may take and put back meanwhile, but no
-    /// other thread changes the depth. If the depth has grown, that may let something go: the caller does what a thread
-    /// does that puts tokens back.
+    /// other thread changes the depth. If the depth has grown, requests may proceed: the caller does what a thread does
+    /// that puts tokens back.
     ///
     /// # Panics
     /// Unless `1 <= depth <= most`.
@@ -103,20 +103,20 @@ impl Pool {
     /// COST: a load of the depth; a load and a compare-exchange for each word that has some.
     #[inline]
     pub fn take_some(&self, home: u16, count: usize) -> Claim<'_> {
-        // If the depth is growing just now, the thread that changes it then tells those who lacked a token.
+        // If the depth is growing just now, the thread that changes it then notifies the threads that found no token.
         let nr_words = self.nr_words();
         let wanted = u32::try_from(count).unwrap_or(u32::MAX);
         Claim { pool: self, word: usize::from(home) % nr_words, nr_words, left: nr_words, claimed: 0, wanted }
     }
 
-    /// Puts `count` tokens back that came from this word. The caller then does what a thread does that brings something
+    /// Puts `count` tokens back that came from this word. The caller then does what a thread does that frees something
     /// ([`Liveness::fence_before_notify`](crate::liveness::Liveness::fence_before_notify)).
     ///
     /// COST: one read-modify-write.
     #[inline]
     pub fn put(&self, word: u8, count: u32) {
         debug_assert!(count > 0, "a word is written only if tokens go back to it");
-        // Relaxed: a token publishes nothing. The fences of `liveness` order this before the look at WAITING.
+        // Relaxed: a token publishes nothing. The fences of `liveness` order this before the load of WAITING.
         let before = self.free[usize::from(word)].fetch_add(count, Ordering::Relaxed).cast_signed();
         debug_assert!(
             before + count.cast_signed() <= self.share(self.most, usize::from(word)).cast_signed(),
@@ -125,14 +125,14 @@ impl Pool {
     }
 }
 
-/// Tokens that are being taken. What was claimed and not given out goes back at the [end](Self::end).
+/// Tokens that are being taken. Claimed tokens that were not given out go back at the [end](Self::end).
 #[derive(Debug)]
 #[must_use = "tokens that were claimed go back at the end"]
 pub struct Claim<'a> {
     pool: &'a Pool,
-    /// The word that is looked at now.
+    /// The word of the search.
     word: usize,
-    /// How many words are looked at in all, and how many are left, this one included.
+    /// How many words there are, and how many remain, this one included.
     nr_words: usize,
     left: usize,
     /// Tokens that were claimed of the word and not given out yet.
@@ -142,7 +142,7 @@ pub struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// Claims what the next word has. Returns false if no word has any, or enough has been claimed.
+    /// Claims the free tokens of the next word. Returns false if no word has any, or enough are claimed.
     fn claim(&mut self) -> bool {
         debug_assert_eq!(self.claimed, 0, "what was claimed before has been given out");
         while self.wanted > 0 && self.left > 0 {
@@ -166,8 +166,8 @@ impl Claim<'_> {
         false
     }
 
-    /// Puts back what was claimed and not given out. Returns whether there was something: then another thread may have
-    /// lacked it meanwhile, and the caller does what a thread does that puts tokens back.
+    /// Puts back the claimed tokens that were not given out. Returns whether there were any: then another thread may
+    /// have found none meanwhile, and the caller does what a thread does that puts tokens back.
     #[inline]
     pub fn end(self) -> bool {
         let is_left = self.claimed > 0;

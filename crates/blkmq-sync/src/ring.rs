@@ -1,4 +1,4 @@
-//! A bounded ring of records: one thread notes, and whichever thread has the scheduler takes what all threads noted.
+//! A bounded ring of records: one thread writes, and the thread in the scheduler takes the records of all threads.
 //!
 //! [`PendingEvents`] says whose rings have something, so that the thread at the scheduler reads one word and not every
 //! ring.
@@ -16,7 +16,7 @@
 //! ```
 //!
 //! Steps c and 4 are exchanges of one word. If 4 comes first, c finds a record like any other. If c comes first, 4
-//! fails, and the requests turn back. So what was told has passed, and what has passed was told. If c does not find the
+//! fails, and the requests turn back. So a request was reported if and only if it bypassed. If c does not find the
 //! record, 2 came behind b, and 3 finds the gate shut.
 
 use crate::platform::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -77,7 +77,7 @@ impl Ring {
         self.noted.load(Ordering::Relaxed).wrapping_sub(taken) as usize == self.records.len()
     }
 
-    /// Notes a record. The caller has made sure that the ring is not full, and tells [`PendingEvents`] afterwards.
+    /// Writes a record. The caller has made sure that the ring is not full, and notifies [`PendingEvents`] afterwards.
     ///
     /// COST: stores to lines of this thread, and a load of a line that is written when records are taken.
     #[inline]
@@ -105,14 +105,14 @@ impl Ring {
         position
     }
 
-    /// Confirms a record that is on trial. Returns false if it was refused: then nobody was told of it.
+    /// Confirms a tentative record. Returns false if it was refused: then it was not reported.
     #[inline]
     #[must_use]
     pub fn confirm(&self, trial: Trial) -> bool {
         self.end(trial, SURE)
     }
 
-    /// Withdraws a record that is on trial: nobody is told of it.
+    /// Withdraws a tentative record: it is not reported.
     #[inline]
     pub fn withdraw(&self, trial: Trial) {
         let _ = self.end(trial, WITHDRAWN);
@@ -163,8 +163,8 @@ impl Default for PendingEvents {
 impl PendingEvents {
     /// Something was noted in the ring with this number.
     ///
-    /// COST: a read-modify-write of a shared line, for all that is noted together. A look whether the bit is set would
-    /// not do: a thread that takes may just have cleared it, and have read the ring before.
+    /// COST: a read-modify-write of a shared line, for all records that are written together. A check whether the bit
+    /// is set would not do: a thread that takes may just have cleared it, and have read the ring before.
     #[inline]
     pub fn tell(&self, ring: u16) {
         // Release: the thread that takes the bit finds the record; pairs with the Acquire of `take`.

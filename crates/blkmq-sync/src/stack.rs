@@ -8,8 +8,8 @@ pub const NIL: u32 = u32::MAX;
 
 /// An intrusive stack: the links lie with the slots, and each operation is told where (`link_of`).
 ///
-/// Elements are only ever taken all at once. So an index that comes back to the top between a pusher's read and its
-/// exchange does no harm: the pusher linked to the index, not to what was behind it.
+/// Elements are only ever taken all at once. So an index that returns to the top between a pusher's load and its
+/// exchange does no harm (no ABA problem): the pusher links to the index, not to its successor.
 #[derive(Debug)]
 pub struct SlotStack {
     newest: Line<AtomicU32>,

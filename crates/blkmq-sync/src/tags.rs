@@ -18,7 +18,7 @@ use crate::platform::{Line, fetch, order, placed};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Tag(pub u16);
 
-/// Where a submitter looks first. A hint belongs to one submitter, and only makes its search faster.
+/// Where a submitter's search for a tag begins. A hint belongs to one submitter, and only makes its search faster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hint(u32);
 
@@ -69,7 +69,7 @@ impl Geometry {
         u64::MAX >> (64 - bits)
     }
 
-    /// The tag at which a caller with this hint looks first, and the word that has it.
+    /// The tag at which a search with this hint begins, and its word.
     const fn first(self, hint: &Hint) -> (u32, u32) {
         // The division is only for fresh hints and for maps that were made smaller.
         let start = if hint.0 < self.depth { hint.0 } else { hint.0 % self.depth };
@@ -175,7 +175,7 @@ pub struct Claim<'a> {
     hint: &'a mut Hint,
     /// The number that the hint led to.
     start: u32,
-    /// The word that is looked at now, and how many words are left to look at, this one included.
+    /// The word of the search, and how many words remain, this one included.
     index: u32,
     words: u32,
     /// The bits that were claimed of the word and not given out yet.
@@ -188,7 +188,7 @@ pub struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// Claims what the next word with free tags has. Returns false if no word has any, or enough has been claimed.
+    /// Claims the free tags of the next word that has some. Returns false if no word has any, or enough are claimed.
     fn claim(&mut self) -> bool {
         debug_assert_eq!(self.bits, 0, "what was claimed before has been given out");
         while self.count > 0 && self.words > 0 {
@@ -273,7 +273,7 @@ impl<'a> PutBatch<'a> {
         hint.0 = u32::from(tag.0);
     }
 
-    /// Puts back what was added.
+    /// Puts the added tags back.
     #[inline]
     pub fn put(&mut self) {
         for (index, bits) in &mut self.words {
@@ -358,7 +358,7 @@ impl Tags {
         self.take(hint, 1).next()
     }
 
-    /// Asks for the line of the word in which a caller with this hint, which will take tags soon, looks first.
+    /// Prefetches the line of the word at which a search with this hint begins.
     #[inline]
     pub fn fetch(&self, hint: &Hint) {
         let (_, index) = self.geometry().first(hint);

@@ -4,7 +4,7 @@
 //!     the sleeper                              the waker
 //!  1. says that it sleeps                   a. makes visible what the sleeper is to see
 //!  2. fence                                 b. fence
-//!  3. looks once more for something to do   c. looks whether a thread sleeps
+//!  3. re-checks for something to do         c. checks whether a thread sleeps
 //! ```
 //!
 //! All threads agree which of the fences 2 and b comes first. If 2 comes first, then c finds that a thread sleeps, and
@@ -80,9 +80,9 @@ impl Wake {
         false
     }
 
-    /// Sets what is notified of completions, beside the thread itself. Returns how that changes the number of threads
-    /// that wait for an event: 1, -1, or `None` if it does not. What came before this call is not told: the caller
-    /// counts the change and then [looks](Self::look_for_news).
+    /// Sets the [`Notify`](crate::notify::Notify) for completions, besides the thread itself. Returns the change of the
+    /// number of threads that wait for an event: 1, -1, or `None`. Events before this call are not notified: the caller
+    /// counts the change and then calls [`poll_pending_event`](Self::poll_pending_event).
     pub fn set_notify(&self, notify: Option<Arc<dyn Notify>>) -> Option<i32> {
         let is_some = notify.is_some();
         let was_some = placed("submitter.has_notify", &self.has_notify).swap(is_some, Ordering::Relaxed);
@@ -93,10 +93,10 @@ impl Wake {
     }
 
     /// Called by the thread itself behind [`set_notify`](Self::set_notify): notifies at once if `has_pending_event`,
-    /// which is asked behind a fence. So what came before the notification was set is not missed.
+    /// which is asked behind a fence. So events before the notification was set are not missed.
     pub fn poll_pending_event(&self, has_pending_event: impl FnOnce() -> bool) {
-        // ORDERING: as in `sleep`, between the marks and the last look; pairs with the fences of `wake` and `wake_for`
-        // for completions, and with that of `Sleepers::any` for what is left to other threads.
+        // ORDERING: as in `sleep`, between the marks and the last check; pairs with the fences of `wake` and `wake_for`
+        // for completions, and with that of `Sleepers::any` for deferrals.
         fence_at("wake.notify_fence");
         if has_pending_event() {
             self.tell(|notify| notify.notify());
@@ -108,7 +108,7 @@ impl Wake {
     ///
     /// COST: a fence and two loads of lines that change only when the thread goes to sleep.
     pub fn wake(&self) -> bool {
-        // ORDERING: step b of the module's interleaving, between what the caller made visible and its look at
+        // ORDERING: step b of the module's interleaving, between what the caller made visible and its loads of
         // `sleeping` and `has_notify`; pairs with the fences in `sleep` and `poll_pending_event`.
         fence_at("wake.wake_fence");
         self.rouse()
@@ -123,8 +123,8 @@ impl Wake {
         roused
     }
 
-    /// Whether something is notified beside the thread itself. If so, a caller that has completed something tells by
-    /// [`wake_for`](Self::wake_for) what it was.
+    /// Whether a [`Notify`](crate::notify::Notify) is set. If so, a caller that has completed operations calls
+    /// [`wake_for`](Self::wake_for).
     pub fn has_notify(&self) -> bool {
         placed("submitter.has_notify", &self.has_notify).load(Ordering::Relaxed)
     }
@@ -139,11 +139,11 @@ impl Wake {
         roused
     }
 
-    /// Like [`rouse`](Self::rouse), but notifies nothing. Returns whether the thread slept, or was about to. If so, it
-    /// sees at its next look what the caller has made visible, whatever else has ended its sleep meanwhile.
+    /// Like [`rouse`](Self::rouse), but notifies nothing. Returns whether the thread slept, or was about to. If so, its
+    /// next poll sees what the caller has made visible, whatever else has ended its sleep meanwhile.
     pub fn rouse_sleeper(&self) -> bool {
         // Relaxed: the fence before this call publishes what the thread is to see to the Acquire at the end of `sleep`.
-        // The thread may wake because its time is over, and not because of this call.
+        // The thread may wake because its time has come, and not because of this call.
         let roused = self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed);
         if roused {
             self.end_sleep();
@@ -151,8 +151,8 @@ impl Wake {
         roused
     }
 
-    /// Tells what is notified, outside the lock. A panic there ends there: the thread that tells works for other
-    /// threads too, and has their requests in its hands.
+    /// Calls the notification, outside the lock. A panic there is contained: the calling thread works for other threads
+    /// too, and holds their requests.
     fn tell(&self, tell: impl FnOnce(&dyn Notify)) {
         let notify = placed("submitter.notify", &self.notify).lock().clone();
         if let Some(notify) = notify {
@@ -178,8 +178,8 @@ impl Wake {
             // for.
             let _ = self.sleeping.swap(false, order("wake.woken", Ordering::Acquire));
         });
-        // Step 2 of the module's interleaving, between the marks and the last look; pairs with the fences of `wake` and
-        // of `Sleepers::any`.
+        // Step 2 of the module's interleaving, between the marks and the last check; pairs with the fences of `wake`
+        // and of `Sleepers::any`.
         fence_at("wake.sleep_fence");
         if !(unless_mutated("wake.last_look") && ready()) {
             self.nap(sleeper, timeout());
@@ -196,8 +196,8 @@ impl Wake {
     }
 }
 
-/// Calls a function at the end of a sleep, also if the driver panics there, which is asked for its events: a thread
-/// that is gone must not pass for one that sleeps.
+/// Calls a function at the end of a sleep, even if the driver panics when it is asked for its events: a thread that has
+/// ended must not count as asleep.
 struct OnDrop<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for OnDrop<F> {
@@ -278,7 +278,7 @@ impl Sleepers {
         ready: impl FnOnce() -> bool,
         timeout: impl FnOnce() -> Option<Duration>,
     ) {
-        // Before the fence in `Wake::sleep`, so that a thread that looks behind a fence of its own finds this thread
+        // Before the fence in `Wake::sleep`, so that a thread that checks behind a fence of its own finds this thread
         // counted.
         self.0.fetch_add(1, Ordering::Relaxed);
         let _awake = OnDrop(|| {
@@ -288,7 +288,7 @@ impl Sleepers {
         wake.sleep(sleeper, ready, timeout);
     }
 
-    /// Fences, and looks whether a thread sleeps or is about to sleep. Called by a thread that has made visible what
+    /// Fences, and returns whether a thread sleeps or is about to sleep. Called by a thread that has made visible what
     /// the sleepers are to see.
     #[must_use = "who sleeps is to be woken"]
     pub fn any(&self) -> bool {
