@@ -80,7 +80,7 @@ impl Wake {
         false
     }
 
-    /// Sets the [`Notify`](crate::notify::Notify) for completions, besides the thread itself. Returns the change of the
+    /// Sets the [`Notify`] for completions, besides the thread itself. Returns the change of the
     /// number of threads that wait for an event: 1, -1, or `None`. Events before this call are not notified: the caller
     /// counts the change and then calls [`poll_pending_event`](Self::poll_pending_event).
     pub fn set_notify(&self, notify: Option<Arc<dyn Notify>>) -> Option<i32> {
@@ -123,7 +123,7 @@ impl Wake {
         roused
     }
 
-    /// Whether a [`Notify`](crate::notify::Notify) is set. If so, a caller that has completed operations calls
+    /// Whether a [`Notify`] is set. If so, a caller that has completed operations calls
     /// [`wake_for`](Self::wake_for).
     pub fn has_notify(&self) -> bool {
         placed("submitter.has_notify", &self.has_notify).load(Ordering::Relaxed)
