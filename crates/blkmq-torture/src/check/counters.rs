@@ -422,16 +422,11 @@ mod tests {
         told.good(Event::Installed { scheduler: Some("mq-deadline") }).good(submitted(1, asked(Op::Read, 0, 8)));
         told.good(inserted(rq, info(Op::Read, 0, 8), 0)).good(chosen(rq, 0)).good(offered(rq, Op::Read, 0, 8, &[]));
         told.good(started(rq)).good(completed(rq, Status::Ok)).good(reaped(1, rq, Status::Ok));
-        let stats = QueueCounters {
-            entered: 1,
-            completed: 1,
-            issued: 1,
-            dispatched: 1,
-            dispatch_batches: 1,
-            ..QueueCounters::default()
-        };
-        let stat = DiskStats { read_ios: 1, read_sectors: 8, ..DiskStats::default() };
-        (told, Counts { stats, stat, ..counts(0) })
+        let mut counts = counts(0);
+        counts.stats.dispatch_batches = 1;
+        counts.stats = QueueCounters { entered: 1, completed: 1, issued: 1, dispatched: 1, ..counts.stats };
+        counts.stat = DiskStats { read_ios: 1, read_sectors: 8, ..counts.stat };
+        (told, counts)
     }
 
     fn bad(change: impl FnOnce(&mut Counts), says: &str) {
