@@ -3,8 +3,8 @@
 //! Here is what `dispatcher`, `submit` and `control` work on. Each folder has a part of it: the hardware and software
 //! queues ([`topology`]), the clients ([`tenants`]), what each thread keeps ([`threads`]), what is ordered together
 //! ([`ordered`]), what bounds the requests with the device ([`limits`]), and the statistics ([`accounting`]).
-//! [`settings`] has the knobs, [`builder`] makes a queue, and [`handle`] is what programs have of it. Nothing here
-//! moves a request on.
+//! [`settings`] has the knobs, [`builder`] makes a queue, and [`handle`] has what programs ask it. Nothing here moves a
+//! request on.
 
 mod accounting;
 mod attached;
@@ -29,7 +29,6 @@ pub use accounting::{DiskStats, GateCounts, MAX_RANGES, QueueCounters, SectorRan
 pub use builder::Builder;
 pub use error::{LimitsError, QueueError, RangeError, TenantError};
 pub use experiments::{Accounting, Wait};
-pub use handle::{RequestQueue, WeakRequestQueue};
 pub use locking::{Locking, Measures};
 pub use ordered::limiter::LimiterInfo;
 pub use scheduler_choice::SchedulerChoice;
@@ -60,6 +59,7 @@ pub(crate) use self::{
 
 #[cfg(feature = "eventfd")]
 use std::os::fd::BorrowedFd;
+use std::sync::Weak;
 use std::time::Duration;
 
 use blkmq_sched::Time;
@@ -100,6 +100,18 @@ pub(crate) struct WaitTarget {
     pub(crate) nr_operations: usize,
     pub(crate) wants_all: bool,
 }
+
+/// A device with its software queues, hardware queues, tags and scheduler.
+///
+/// This is a handle: a clone costs what one of an `Arc` costs, and refers to the same queue. The queue lives as long as
+/// any handle or [`Submitter`](crate::Submitter) of it. Each thread submits through a submitter of its own; every other
+/// method may be called from any thread.
+#[derive(Debug, Clone)]
+pub struct RequestQueue(pub(crate) Arc<Queue>);
+
+/// A handle that does not keep its queue alive: see [`RequestQueue::downgrade`].
+#[derive(Debug, Clone)]
+pub struct WeakRequestQueue(Weak<Queue>);
 
 /// What the threads of one device share: software queues, hardware queues, tags and the scheduler. A [`RequestQueue`]
 /// is a handle of it.

@@ -33,6 +33,7 @@ const FOLDERS: [(&str, &[&str]); 3] = [
             "ordered",
             "state",
             "builder",
+            "handle",
         ],
     ),
     (

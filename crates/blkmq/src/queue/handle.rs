@@ -1,32 +1,18 @@
-//! The handle by which a program has a queue.
+//! The handle of a queue: what programs ask of it and read from it.
 
-use std::sync::Weak;
-
-use super::Queue;
 use super::accounting::{DiskStats, QueueCounters, SectorRange};
 use super::builder::Builder;
 use super::error::QueueError;
 use super::locking::Locking;
 use super::ordered::limiter::LimiterInfo;
 use super::tenants::Tenants;
+use super::{RequestQueue, WeakRequestQueue};
 use crate::driver::Driver;
 use crate::request::buffer::{Arena, Buffer};
 use crate::request::clock::Clock;
 use crate::request::limits::Limits;
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::{Arc, placed};
-
-/// A device with its software queues, hardware queues, tags and scheduler.
-///
-/// This is a handle: a clone costs what one of an `Arc` costs, and refers to the same queue. The queue lives as long as
-/// any handle or [`Submitter`](crate::Submitter) of it. Each thread submits through a submitter of its own; every other
-/// method may be called from any thread.
-#[derive(Debug, Clone)]
-pub struct RequestQueue(pub(crate) Arc<Queue>);
-
-/// A handle that does not keep its queue alive: see [`RequestQueue::downgrade`].
-#[derive(Debug, Clone)]
-pub struct WeakRequestQueue(Weak<Queue>);
 
 impl WeakRequestQueue {
     /// The queue, if any handle or submitter still keeps it alive.
