@@ -122,7 +122,7 @@ impl Hold {
             gate: self.gate,
             passes_reads_only: self.passes_reads_only,
             gate_client: self.gate_client,
-            wants_reports: wants_reports,
+            wants_reports,
             reports: Vec::with_capacity(if wants_reports { ring() } else { 0 }),
             ..Self::empty(self.first)
         };
