@@ -1,8 +1,8 @@
 //! Embedding a scheduler: the requests of three threads on a device that does one thing at a time.
 
 use blkmq_sched::{
-    Class, ClientId, Feedback, FeedbackKind, Info, InsertAt, IoPriority, MergeLevel, MergeLimits, Op, RqId, Setting,
-    Tally, Time, scheduler,
+    Class, Feedback, FeedbackKind, Info, InsertAt, IoPriority, MergeLevel, MergeLimits, RqId, Setting, Tally, Time,
+    scheduler,
 };
 
 fn main() {
@@ -19,19 +19,8 @@ fn main() {
     let mut classes = Vec::new();
     for (sector, class) in [(64, Class::Idle), (8, Class::BestEffort), (16, Class::BestEffort), (0, Class::RealTime)] {
         let priority = IoPriority { class, level: 4 };
-        let (op, merge, client) = (Op::Read, MergeLevel::Full, ClientId(0));
-        let info = Info {
-            sector,
-            nr_sectors: 8,
-            nr_segments: 1,
-            op,
-            sync: true,
-            priority,
-            client,
-            ctx: 0,
-            merge,
-            merge_key: 0,
-        };
+        let merge = MergeLevel::Full;
+        let info = Info { sector, nr_sectors: 8, nr_segments: 1, sync: true, priority, merge, ..Info::default() };
         if let Some(merge) = scheduler.merge(&info) {
             println!("sector {sector} joins request {}", merge.into.0);
             continue;
