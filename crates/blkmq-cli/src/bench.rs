@@ -182,10 +182,8 @@ impl Bench {
 
     fn target(&self, named: &Named) -> Result<Target, TextError> {
         let mut target = Target::new(&named.spec, self.clock);
-        if self.overwrite || named.is_own {
-            target.allow_overwrite();
-        }
-        target.measure_waits(self.waits);
+        target.overwrite = self.overwrite || named.is_own;
+        target.setup.waits = self.waits;
         target.set("scheduler", &self.scheduler, "--scheduler".to_owned());
         target.set("locking", self.locking.name(), "--locking".to_owned());
         if let Some(bypass) = self.bypass {

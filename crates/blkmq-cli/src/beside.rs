@@ -6,10 +6,20 @@ use std::process::Command;
 use std::{env, io};
 
 use blkmq_program::Failure;
+use clap::Args;
 
-/// Turns this process into the program of that name, which lies in the folder in which this program lies, or on PATH.
-/// Returns only if that fails. `command` is what the user calls it.
-pub(crate) fn start(command: &str, program: &str, options: Vec<OsString>) -> Failure {
+/// The options of such a program.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The options of the program, which its own --help explains.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    options: Vec<OsString>,
+}
+
+/// Turns this process into the program `blkmq-COMMAND`, which lies in the folder in which this program lies, or on
+/// PATH. Returns only if that fails.
+pub(crate) fn start(command: &str, Options { options }: Options) -> Failure {
+    let program = &format!("blkmq-{command}");
     let path = match env::current_exe() {
         Ok(this) => this.with_file_name(program),
         Err(error) => {

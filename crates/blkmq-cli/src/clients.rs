@@ -1,6 +1,6 @@
 //! `blkmq clients`: the clients of a running server with their shares, and their connections.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use clap::Args;
 use serde_json::json;
@@ -43,24 +43,18 @@ impl Clients {
         if self.json {
             return json::print(&json!({ "clients": clients, "connections": connections }), out);
         }
-        for line in lines_of_clients(&clients) {
-            writeln!(out, "{line}")?;
-        }
+        write_clients(&clients, out)?;
         for queue in queues.iter().filter(|queue| clients.iter().any(|client| client.queue == queue.name)) {
             queue.tell_idle_weights(out)?;
         }
         writeln!(out)?;
-        for line in lines_of_connections(&connections) {
-            writeln!(out, "{line}")?;
-        }
-        Ok(())
+        Ok(write_connections(&connections, out)?)
     }
 }
 
-fn lines_of_clients(clients: &[Share]) -> Vec<String> {
-    let heading = ["client", "queue", "group", "now", "weight", "due 1s", "got 1s", "due 1m", "got 1m", "waiting"];
-    let mut rows = vec![heading.map(str::to_owned).to_vec()];
-    rows.extend(clients.iter().map(|client| {
+fn write_clients(clients: &[Share], out: &mut dyn Write) -> io::Result<()> {
+    let head = ["client", "queue", "group", "now", "weight", "due 1s", "got 1s", "due 1m", "got 1m", "waiting"];
+    let row = |client: &Share| {
         let Share { queue, client: name, group, second, minute, .. } = client;
         let now = match client {
             Share { asks_for_less: true, .. } => "asks for less",
@@ -71,19 +65,18 @@ fn lines_of_clients(clients: &[Share]) -> Vec<String> {
         let words = [name, queue, group.as_deref().unwrap_or("-"), now].map(str::to_owned);
         let parts = [second.due, second.received, minute.due, minute.received].map(percent::of);
         [words.to_vec(), vec![client.weight.to_string()], parts.to_vec(), vec![client.waiting.to_string()]].concat()
-    }));
-    columns::lines(&rows, 5, 0)
+    };
+    columns::write(&head, clients.iter().map(row), 5, 0, out)
 }
 
-fn lines_of_connections(connections: &[Connection]) -> Vec<String> {
-    let heading = ["peer", "front-end", "client", "export", "queue", "connection", "requests", "bytes", "errors"];
-    let mut rows = vec![heading.map(str::to_owned).to_vec()];
-    rows.extend(connections.iter().map(|connection| {
+fn write_connections(connections: &[Connection], out: &mut dyn Write) -> io::Result<()> {
+    let head = ["peer", "front-end", "client", "export", "queue", "connection", "requests", "bytes", "errors"];
+    let row = |connection: &Connection| {
         let Connection { number, front_end, client, export, queue, requests, bytes, errors, peer, .. } = connection;
         let named = [client, export, queue].map(|text| text.clone().unwrap_or_else(|| "-".to_owned()));
         let errors: u64 = errors.values().sum();
         let counts = [*number, *requests, *bytes, errors].map(|count| count.to_string());
         [vec![peer.clone(), front_end.clone()], named.to_vec(), counts.to_vec()].concat()
-    }));
-    columns::lines(&rows, 5, 0)
+    };
+    columns::write(&head, connections.iter().map(row), 5, 0, out)
 }

@@ -2,8 +2,9 @@
 
 use std::io::Write;
 
+use blkmq::driver::spec::{DeviceDescription, Parameter};
 use clap::Args;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use blkmq_program::{Failure, json};
 
@@ -22,46 +23,21 @@ pub(crate) struct Devices {
     json: bool,
 }
 
-#[derive(Debug, Serialize)]
-struct Device {
-    name: &'static str,
-    about: &'static str,
-    /// What this system offers the device. `None` if the device needs nothing of it.
-    here: Option<String>,
-    parameters: Vec<Parameter>,
-}
-
-#[derive(Debug, Serialize)]
-struct Parameter {
-    name: &'static str,
-    /// What a value looks like, with its unit and range.
-    accepts: String,
-    /// The default, as a spec writes it. `None` if there is no default.
-    default: Option<&'static str>,
-    about: &'static str,
-}
-
-fn devices() -> Vec<Device> {
-    let parameter = |parameter: &blkmq::driver::spec::Parameter| Parameter {
-        name: parameter.name,
-        accepts: parameter.accepts.to_string(),
-        default: Some(parameter.default).filter(|default| !default.is_empty()),
-        about: parameter.about,
+/// A device as JSON. `here` is null if the device needs nothing of this system, `default` if a parameter has none.
+fn value(device: &DeviceDescription) -> Value {
+    let parameter = |Parameter { name, accepts, default, about, .. }: &Parameter| {
+        let default = Some(default).filter(|default| !default.is_empty());
+        json!({ "name": name, "accepts": accepts.to_string(), "default": default, "about": about })
     };
-    let device = |device: &blkmq::driver::spec::DeviceDescription| Device {
-        name: device.name,
-        about: device.about,
-        here: device.offers(),
-        parameters: device.parameters.iter().map(parameter).collect(),
-    };
-    blkmq_drivers::devices().iter().map(device).collect()
+    let parameters: Vec<_> = device.parameters.iter().map(parameter).collect();
+    json!({ "name": device.name, "about": device.about, "here": device.offers(), "parameters": parameters })
 }
 
 impl Devices {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
-        let devices = devices();
+        let devices = blkmq_drivers::devices();
         if self.json {
-            return json::print(&devices, out);
+            return json::print(&devices.iter().map(value).collect::<Vec<_>>(), out);
         }
         writeln!(
             out,
@@ -70,11 +46,11 @@ impl Devices {
         )?;
         for device in devices {
             writeln!(out, "\n{}\n    {}", device.name, device.about)?;
-            if let Some(here) = device.here {
+            if let Some(here) = device.offers() {
                 writeln!(out, "    on this system: {here}")?;
             }
-            for Parameter { name, accepts, default, about } in device.parameters {
-                let default = default.map_or_else(String::new, |value| format!("={value}"));
+            for Parameter { name, accepts, default, about, .. } in device.parameters {
+                let default = if default.is_empty() { String::new() } else { format!("={default}") };
                 writeln!(out, "      {:24} {accepts}\n          {about}", format!("{name}{default}"))?;
             }
         }

@@ -70,10 +70,7 @@ impl Get {
         if self.json {
             return json::print(&values.collect::<Vec<_>>(), out);
         }
-        let rows: Vec<_> = values.map(|Value { queue, knob, value, .. }| vec![queue, knob, value]).collect();
-        for line in columns::lines(&rows, 3, 0) {
-            writeln!(out, "{line}")?;
-        }
-        Ok(())
+        let rows = values.map(|Value { queue, knob, value, .. }| vec![queue, knob, value]);
+        Ok(columns::write(&[], rows, 3, 0, out)?)
     }
 }

@@ -59,18 +59,14 @@ impl Groups {
         if self.json {
             return json::print(&groups, out);
         }
-        let mut rows = vec![
-            ["group", "queue", "weight", "clients", "due 1s", "got 1s", "due 1m", "got 1m"].map(str::to_owned).to_vec(),
-        ];
-        rows.extend(groups.into_iter().map(|group| {
+        let head = ["group", "queue", "weight", "clients", "due 1s", "got 1s", "due 1m", "got 1m"];
+        let rows = groups.into_iter().map(|group| {
             let Group { queue, group, weight, clients, second, minute } = group;
             let [weight, clients] = [weight.to_string(), clients.to_string()];
             let parts = [second.due, second.received, minute.due, minute.received].map(percent::of);
             [vec![group, queue, weight, clients], parts.to_vec()].concat()
-        }));
-        for line in columns::lines(&rows, 2, 0) {
-            writeln!(out, "{line}")?;
-        }
+        });
+        columns::write(&head, rows, 2, 0, out)?;
         queues.iter().try_for_each(|queue| queue.tell_idle_weights(out))?;
         Ok(())
     }

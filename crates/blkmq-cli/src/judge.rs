@@ -89,15 +89,6 @@ enum Table {
     Interference,
 }
 
-/// What is printed as JSON: `R` is a row of the tests, or of a table.
-#[derive(Debug, Serialize)]
-struct Judged<'a, R> {
-    device: &'a str,
-    /// `virtual` or `real`.
-    clock: &'static str,
-    rows: &'a [R],
-}
-
 fn test_list() -> String {
     let line = |(id, title): (&str, &str)| format!("  {id:4} {title}");
     judge::tests().into_iter().map(line).collect::<Vec<_>>().join("\n")
@@ -127,7 +118,7 @@ impl Judge {
             let rows = progress::watch(look, || judge::interference(&site, &contestants, &settings, &tell));
             let rows = rows.map_err(|error| self.failure(&error))?;
             if self.json {
-                return json::print(&Judged { device: site.spec(), clock: clock(&site), rows: &rows }, out);
+                return print(&site, &rows, out);
             }
             return Ok(write_interference(&site, &rows, out)?);
         }
@@ -139,7 +130,7 @@ impl Judge {
             page.write("blkmq", title, page::modelled(&[site.spec()], clock), judge::sections(&rows))?;
         }
         if self.json {
-            json::print(&Judged { device: site.spec(), clock: clock(&site), rows: &rows }, out)?;
+            print(&site, &rows, out)?;
         } else {
             write(&site, &rows, out)?;
         }
@@ -193,9 +184,10 @@ impl Judge {
     }
 }
 
-/// The clock's name in JSON.
-fn clock(site: &Site) -> &'static str {
-    if site.is_model() { "virtual" } else { "real" }
+/// Prints rows of the tests, or of a table, as JSON.
+fn print(site: &Site, rows: &[impl Serialize], out: &mut dyn Write) -> Result<(), Failure> {
+    let clock = if site.is_model() { "virtual" } else { "real" };
+    json::print(&serde_json::json!({ "device": site.spec(), "clock": clock, "rows": rows }), out)
 }
 
 fn write_device(site: &Site, out: &mut dyn Write) -> io::Result<()> {
@@ -214,19 +206,17 @@ published ones are from Linux 6.3 with eight SSDs, which each job takes in turn,
         if site.is_model() { "Here there are eight models." } else { "Here there is one device." },
     )?;
     let head = ["beside", "scheduler", "p99", "p99.9", "beside, MiB/s", "published p99", "published p99.9"];
-    let mut lines = vec![head.map(str::to_owned).to_vec()];
     let or_none = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
-    for row in rows {
-        let beside = if row.applications == 0 {
-            row.background.to_owned()
-        } else {
-            format!("{} x {}", row.applications, row.background)
+    let line = |row: &Interference| {
+        let beside = match row.applications {
+            0 => row.background.to_owned(),
+            applications => format!("{applications} x {}", row.background),
         };
         let figures = [row.p99_ms, row.p99_9_ms, row.background_mib_s].map(|value| value.to_string());
         let published = [row.published_p99_ms, row.published_p99_9_ms].map(or_none);
-        lines.push([vec![beside, row.scheduler.clone()], figures.to_vec(), published.to_vec()].concat());
-    }
-    columns::lines(&lines, 2, 8).iter().try_for_each(|line| writeln!(out, "{line}"))
+        [vec![beside, row.scheduler.clone()], figures.to_vec(), published.to_vec()].concat()
+    };
+    columns::write(&head, rows.iter().map(line), 2, 8, out)
 }
 
 fn write(site: &Site, rows: &[Row], out: &mut dyn Write) -> io::Result<()> {

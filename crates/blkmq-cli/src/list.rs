@@ -3,10 +3,9 @@
 use std::io::Write;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 
 use crate::control::client::Which;
-use crate::control::schema::Queue;
 use blkmq_program::{Failure, json, render};
 
 const EXAMPLES: &str = "\
@@ -25,27 +24,22 @@ pub(crate) struct List {
     json: bool,
 }
 
-#[derive(Debug, Serialize)]
-struct Listed {
-    control: String,
-    queues: Vec<Queue>,
-}
-
 impl List {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
         let mut servers = Vec::new();
         for server in self.which.servers()? {
             match server.queues() {
-                Ok(queues) => servers.push(Listed { control: server.path().display().to_string(), queues }),
+                Ok(queues) => servers.push((server.path().display().to_string(), queues)),
                 // One that was found and not named may have ended since.
                 Err(failure) if self.which.is_given() => return Err(failure),
                 Err(_) => (),
             }
         }
         if self.json {
-            return json::print(&servers, out);
+            let listed = servers.iter().map(|(control, queues)| json!({ "control": control, "queues": queues }));
+            return json::print(&listed.collect::<Vec<_>>(), out);
         }
-        for Listed { control, queues } in servers {
+        for (control, queues) in servers {
             writeln!(out, "{control}")?;
             for queue in queues {
                 let size = render::size(queue.size_bytes);

@@ -5,11 +5,11 @@
 //! - [`serve`] is a server, and [`control`] its control socket. [`list`], [`get`], [`set`], [`stat`], [`clients`],
 //!   [`groups`] and [`dump`] speak to a running server by [`control::client`].
 //! - [`ublk`] lists and removes the block devices of the kernel's ublk.
-//! - [`devices`] and [`schedulers`] print what there is; [`torture`] and [`simulate`] start programs of their own that
-//!   lie [`beside`] this one.
+//! - [`devices`] and [`schedulers`] print what there is; `torture` and `simulate` start programs of their own that lie
+//!   [`beside`] this one.
 //!
 //! The other modules are what several commands share: [`device`], [`knob`], [`page`], [`percent`], [`flood`],
-//! [`rates`], [`progress`], [`operator`]. What they share with other programs is in [`blkmq_program`]. Of a command's
+//! [`progress`], [`operator`]. What they share with other programs is in [`blkmq_program`]. Of a command's
 //! folder other commands see nothing.
 
 mod bench;
@@ -31,16 +31,13 @@ mod operator;
 mod page;
 mod percent;
 mod progress;
-mod rates;
 mod replay;
 mod reproduce;
 mod schedulers;
 mod serve;
 mod set;
-mod simulate;
 mod stat;
 mod target;
-mod torture;
 mod ublk;
 
 use std::process::ExitCode;
@@ -84,8 +81,12 @@ enum Command {
     Judge(judge::Judge),
     Reproduce(reproduce::Reproduce),
     Replay(Box<replay::Replay>),
-    Torture(torture::Torture),
-    Simulate(simulate::Simulate),
+    /// Torture the block layer on virtual CPUs, and check all that it promises.
+    #[command(disable_help_flag = true)]
+    Torture(beside::Options),
+    /// Model the block layer on machines with many cores.
+    #[command(disable_help_flag = true)]
+    Simulate(beside::Options),
     Devices(devices::Devices),
     Schedulers(schedulers::Schedulers),
     Serve(Box<serve::Serve>),
@@ -107,8 +108,8 @@ fn main() -> ExitCode {
         Command::Judge(judge) => judge.run(out),
         Command::Reproduce(reproduce) => reproduce.run(out),
         Command::Replay(replay) => replay.run(out),
-        Command::Torture(torture) => Err(torture.run()),
-        Command::Simulate(simulate) => Err(simulate.run()),
+        Command::Torture(torture) => Err(beside::start("torture", torture)),
+        Command::Simulate(simulate) => Err(beside::start("simulate", simulate)),
         Command::Devices(devices) => devices.run(out),
         Command::Schedulers(schedulers) => schedulers.run(out),
         Command::Serve(serve) => serve.run(out),

@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 
 use blkmq::QUEUE_KNOBS;
-use blkmq_sched::SCHEDULERS;
+use blkmq_sched::{Knob, SCHEDULERS};
 use clap::Args;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use blkmq_program::{Failure, json};
 
@@ -23,59 +23,19 @@ pub(crate) struct Schedulers {
     json: bool,
 }
 
-#[derive(Debug, Serialize)]
-struct Explained {
-    schedulers: Vec<Scheduler>,
-    queue: Vec<Knob>,
+/// Writes the line about a knob.
+fn explain(Knob { name, unit, default, min, max, about }: &Knob, out: &mut dyn Write) -> io::Result<()> {
+    let default = default.map_or_else(|| "from the queue".to_owned(), |value| format!("{value} {}", unit.symbol()));
+    writeln!(out, "      {name:18} {:15} {:24} {about}", default.trim_end(), format!("{min}..{max}"))
 }
 
-#[derive(Debug, Serialize)]
-struct Scheduler {
-    name: &'static str,
-    about: &'static str,
-    knobs: Vec<Knob>,
+/// A knob as JSON. Its default is null if the queue determines it.
+fn value(Knob { name, unit, default, min, max, about }: &Knob) -> Value {
+    json!({ "name": name, "unit": unit.symbol(), "default": default, "min": min, "max": max, "about": about })
 }
 
-#[derive(Debug, Serialize)]
-struct Knob {
-    name: &'static str,
-    unit: &'static str,
-    /// `None` if the queue determines it.
-    default: Option<i64>,
-    min: i64,
-    max: i64,
-    about: &'static str,
-}
-
-impl Knob {
-    fn of(knob: &blkmq_sched::Knob) -> Self {
-        let &blkmq_sched::Knob { name, unit, default, min, max, about } = knob;
-        Self { name, unit: unit.symbol(), default, min, max, about }
-    }
-
-    fn explain(&self, out: &mut dyn Write) -> io::Result<()> {
-        let default =
-            self.default.map_or_else(|| "from the queue".to_owned(), |value| format!("{value} {}", self.unit));
-        let range = format!("{}..{}", self.min, self.max);
-        writeln!(out, "      {:18} {:15} {range:24} {}", self.name, default.trim_end(), self.about)
-    }
-}
-
-fn explained() -> Explained {
-    let none = Scheduler {
-        name: "none",
-        about: "No order: each submitter's requests go to the device as they come.",
-        knobs: Vec::new(),
-    };
-    let others = SCHEDULERS.iter().map(|scheduler| Scheduler {
-        name: scheduler.name,
-        about: scheduler.about,
-        knobs: scheduler.knobs.iter().map(Knob::of).collect(),
-    });
-    Explained {
-        schedulers: std::iter::once(none).chain(others).collect(),
-        queue: QUEUE_KNOBS.iter().map(Knob::of).collect(),
-    }
+fn values(knobs: &[Knob]) -> Vec<Value> {
+    knobs.iter().map(value).collect()
 }
 
 /// The names of the schedulers in front of which a limiter may hold requests back.
@@ -85,24 +45,23 @@ pub(crate) fn with_limiter() -> impl Iterator<Item = &'static str> {
 
 impl Schedulers {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
-        let explained = explained();
+        let none = ("none", "No order: each submitter's requests go to the device as they come.", &[][..]);
+        let others = SCHEDULERS.iter().map(|scheduler| (scheduler.name, scheduler.about, scheduler.knobs));
+        let schedulers = std::iter::once(none).chain(others);
         if self.json {
-            return json::print(&explained, out);
+            let of = |(name, about, knobs)| json!({ "name": name, "about": about, "knobs": values(knobs) });
+            let schedulers: Vec<_> = schedulers.map(of).collect();
+            return json::print(&json!({ "schedulers": schedulers, "queue": values(QUEUE_KNOBS) }), out);
         }
-        for scheduler in explained.schedulers {
-            writeln!(out, "{}\n    {}", scheduler.name, scheduler.about)?;
-            for knob in &scheduler.knobs {
-                knob.explain(out)?;
-            }
+        for (name, about, knobs) in schedulers {
+            writeln!(out, "{name}\n    {about}")?;
+            knobs.iter().try_for_each(|knob| explain(knob, out))?;
             writeln!(out)?;
         }
         writeln!(
             out,
             "every queue, whatever its scheduler\n    Set without the prefix iosched/ that the knobs above need."
         )?;
-        for knob in &explained.queue {
-            knob.explain(out)?;
-        }
-        Ok(())
+        Ok(QUEUE_KNOBS.iter().try_for_each(|knob| explain(knob, out))?)
     }
 }

@@ -36,9 +36,9 @@ pub(crate) enum Time {
 /// What a load runs on.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
-    setup: Setup,
+    pub(crate) setup: Setup,
     /// Jobs may overwrite data.
-    overwrite: bool,
+    pub(crate) overwrite: bool,
     /// The values as they were given. Errors in them are found when the queue is built.
     locking: Option<String>,
     bypass: Option<String>,
@@ -70,11 +70,6 @@ impl Target {
         self.places.push((name.to_owned(), place));
     }
 
-    /// The device's spec.
-    pub(crate) fn device(&self) -> &str {
-        &self.setup.device
-    }
-
     /// Sets a knob by `NAME=VALUE`, given with `--set`. Of the settings that a queue is built with, only `locking` and
     /// `bypass` are knobs as well. As knobs, too, they are set when the queue is built, because the default of `bypass`
     /// depends on `locking`. `stamps` is not a knob, but a run without stamps is useful in a comparison.
@@ -92,16 +87,6 @@ impl Target {
             self.places.push((name.to_owned(), place));
         }
         Ok(())
-    }
-
-    /// Whether waits on the way to the scheduler are measured.
-    pub(crate) fn measure_waits(&mut self, waits: bool) {
-        self.setup.waits = waits;
-    }
-
-    /// Allows jobs to overwrite data on the device.
-    pub(crate) fn allow_overwrite(&mut self) {
-        self.overwrite = true;
     }
 
     /// Opens the device, and builds the queue for `jobs`, which come from `file`.

@@ -1,5 +1,7 @@
 //! Tables on a terminal.
 
+use std::io::{self, Write};
+
 /// The lines of a table. Each column is as wide as its widest cell, with at least two blanks between two columns. The
 /// first `left` columns hold words, which are aligned on the left. The others hold numbers, which are aligned on the
 /// right and are at least `least` characters wide.
@@ -19,6 +21,19 @@ pub fn lines(rows: &[Vec<String>], left: usize, least: usize) -> Vec<String> {
         line.trim_end().to_owned()
     };
     rows.iter().map(line).collect()
+}
+
+/// Writes a table with a head, laid out by [`lines`]. Without titles it has no head.
+pub fn write(
+    head: &[&str],
+    rows: impl IntoIterator<Item = Vec<String>>,
+    left: usize,
+    least: usize,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let head = head.iter().map(|title| (*title).to_owned()).collect::<Vec<_>>();
+    let all: Vec<_> = Some(head).filter(|head| !head.is_empty()).into_iter().chain(rows).collect();
+    lines(&all, left, least).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use blkmq::Op;
 use hdrhistogram::Histogram;
+use serde::Serialize;
 
 /// Significant digits of a latency. With four, a histogram takes at most some megabytes.
 const DIGITS: u8 = 4;
@@ -13,7 +14,7 @@ const DIGITS: u8 = 4;
 pub struct Latencies(BTreeMap<&'static str, Histogram<u64>>);
 
 /// Percentiles of latencies, in nanoseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Percentiles {
     /// The number of operations.
     pub count: u64,
@@ -24,6 +25,7 @@ pub struct Percentiles {
     /// The latency that 99 of 100 operations did not exceed.
     pub p99: u64,
     /// The latency that 999 of 1000 operations did not exceed.
+    #[serde(rename = "p99.9")]
     pub p99_9: u64,
     /// The longest one.
     pub max: u64,

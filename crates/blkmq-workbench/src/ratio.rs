@@ -9,6 +9,7 @@
 //! the spread. `tests/it/ratio.rs` counts how often the interval holds the true ratio: at least 95 times in a hundred,
 //! the rule for stopping included.
 
+use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 /// A comparison ends when its interval is at most this wide, as a ratio.
@@ -23,7 +24,7 @@ const TRIM: f64 = 0.2;
 const CONFIDENCE: f64 = 0.97;
 
 /// A ratio of rates with its 95 % interval.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Ratio {
     /// The middle of the interval. Whether a goal is met is decided by this number.
     pub ratio: f64,
@@ -56,14 +57,16 @@ impl Ratio {
     }
 }
 
-/// The rates of one variant's slices.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// The rates of one variant's slices, in operations per second.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
     /// Half of the slices were slower.
     pub median: f64,
     /// A quarter of the slices were slower.
+    #[serde(rename = "lower_quartile")]
     pub lower: f64,
     /// A quarter of the slices were faster.
+    #[serde(rename = "upper_quartile")]
     pub upper: f64,
 }
 

@@ -13,7 +13,7 @@ use blkmq_workbench::bench::{self, LayerOutcome};
 use blkmq_workbench::compare::{self, Variant};
 use blkmq_workbench::device::is_real;
 use blkmq_workbench::report::{Bar, Group, Section};
-use blkmq_workbench::{Job, JobFile, MIN_ROUNDS, Ratio, TextError, Turns, WIDTH};
+use blkmq_workbench::{Job, JobFile, MIN_ROUNDS, Ratio, Spread, TextError, Turns, WIDTH};
 use serde::Serialize;
 
 use self::jobs::ComparedJob;
@@ -23,7 +23,6 @@ use super::table::{NOTHING_WAITED, WAITING, is_idle};
 use super::{Bench, Format};
 use crate::device;
 use crate::page::{self, Page};
-use crate::rates::Rates;
 use crate::target::{Pair, Target, Time};
 use blkmq_program::render::{distinct, short, time};
 use blkmq_program::{Failure, interrupt, json};
@@ -51,11 +50,11 @@ impl Bench {
         let turns = compare::in_turn(&mut variants, slice, plan.rounds, &[(0, 1)], stop, &mut || watch.tell(stop));
         let is_over = watch.end();
         let turns = turns.map_err(|error| if is_over { plan.too_short().into() } else { Failure::from(error) });
-        let device = (pair.knob != "device").then(|| base.device());
+        let device = (pair.knob != "device").then(|| &*base.setup.device);
         let found = Found::new(pair, device, &turns?, &variants, slice, self.clock == Time::Real);
         if let Some(page) = page {
             let title = format!("The load {name}: {} {} or {}", pair.knob, found.a, found.b);
-            let modelled = page::modelled(&targets.each_ref().map(Target::device), self.clock);
+            let modelled = page::modelled(&targets.each_ref().map(|target| &*target.setup.device), self.clock);
             page.write("blkmq", title, modelled, found.sections(slice))?;
         }
         if self.format() != Format::Normal {
@@ -70,8 +69,9 @@ impl Bench {
 /// The queue of each side. Sides on the same real device share it, since a file is open once.
 fn benches(targets: &[Target; 2], file: &str, jobs: &[Job]) -> Result<[bench::Bench; 2], TextError> {
     let [a, b] = targets;
-    let is_shared = a.device() == b.device() && is_real(&device::name(a.device()));
-    if !is_shared && let Some(path) = device::contested(a.device(), b.device()) {
+    let [first, second] = targets.each_ref().map(|target| &*target.setup.device);
+    let is_shared = first == second && is_real(&device::name(first));
+    if !is_shared && let Some(path) = device::contested(first, second) {
         let what = format!(
             "both sides are the file '{path}', which one of them has for itself; give each side a file, or compare values of \
              another knob on one, as in --ab scheduler=none,mq-deadline"
@@ -95,12 +95,10 @@ struct Found<'a> {
     knob: &'a str,
     a: &'a str,
     b: &'a str,
-    ratio: f64,
-    low: f64,
-    high: f64,
-    rounds: usize,
+    #[serde(flatten)]
+    ratio: Ratio,
     /// Operations per second of each side.
-    iops: Sides<Rates>,
+    iops: Sides<Spread>,
     /// Where the time stamps of each side's requests came from.
     stamps: Sides<&'static str>,
     /// The cost of requests. `None` on virtual time, which takes no CPU time.
@@ -110,8 +108,6 @@ struct Found<'a> {
     /// Whether each side has a scheduler, and next to nothing waited for it.
     #[serde(skip)]
     is_idle: [bool; 2],
-    #[serde(skip)]
-    is_resolved: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -150,9 +146,8 @@ impl<'a> Found<'a> {
         slice: Duration,
         is_real: bool,
     ) -> Self {
-        let found = turns.ratio(0, 1).expect("there are at least two rounds");
-        let rates = |side| turns.spread(side).expect("every side had slices").into();
-        let Ratio { ratio, low, high, rounds } = found;
+        let ratio = turns.ratio(0, 1).expect("there are at least two rounds");
+        let rates = |side| turns.spread(side).expect("every side had slices");
         let [a, b] = pair.values.each_ref().map(String::as_str);
         let iops = Sides { a: rates(0), b: rates(1) };
         let stamps = |side: usize| variants[side].bench().stamps().name();
@@ -166,12 +161,11 @@ impl<'a> Found<'a> {
             let variant = &variants[side];
             is_idle(variant.bench().queue().scheduler(), variant.layer())
         });
-        let (knob, is_resolved) = (&*pair.knob, found.is_resolved());
-        Self { device, knob, a, b, ratio, low, high, rounds, iops, stamps, costs, jobs, is_idle, is_resolved }
+        Self { device, knob: &pair.knob, a, b, ratio, iops, stamps, costs, jobs, is_idle }
     }
 
     fn sections(&self, slice: Duration) -> Vec<Section> {
-        let bar = |rates: Rates| Some(Bar::with_interval(rates.median, rates.lower_quartile, rates.upper_quartile));
+        let bar = |rates: Spread| Some(Bar::with_interval(rates.median, rates.lower, rates.upper));
         // The two values may be the same, to see what the comparison itself reports then.
         let group = |side, value: &str, bar| Group { name: format!("{side}: {}={value}", self.knob), bars: vec![bar] };
         let groups = vec![group("A", self.a, bar(self.iops.a)), group("B", self.b, bar(self.iops.b))];
@@ -180,10 +174,10 @@ impl<'a> Found<'a> {
         let rates = page::bars("Rates", &note, "IOPS", (0.0, &["IOPS"]), groups);
         let note = format!(
             "The rate with B = {} over that with A = {}, with its 95 % interval, from {} rounds of four slices.",
-            self.b, self.a, self.rounds
+            self.b, self.a, self.ratio.rounds
         );
-        let ratio =
-            Group { name: "B/A".to_owned(), bars: vec![Some(Bar::with_interval(self.ratio, self.low, self.high))] };
+        let Ratio { ratio, low, high, .. } = self.ratio;
+        let ratio = Group { name: "B/A".to_owned(), bars: vec![Some(Bar::with_interval(ratio, low, high))] };
         vec![
             page::bars("Ratio", &note, "B/A", (1.0, &["B/A"]), vec![ratio]),
             rates,
@@ -199,8 +193,7 @@ impl<'a> Found<'a> {
         }
         let sides = [("A", self.a, self.iops.a, self.stamps.a), ("B", self.b, self.iops.b, self.stamps.b)];
         for (side, value, rates, stamps) in sides {
-            let Rates { median, lower_quartile, upper_quartile } = rates;
-            let [median, lower, upper] = [median, lower_quartile, upper_quartile].map(short);
+            let [median, lower, upper] = [rates.median, rates.lower, rates.upper].map(short);
             let stamps = format!("time stamps {stamps}");
             writeln!(
                 out,
@@ -220,14 +213,14 @@ impl<'a> Found<'a> {
         for (side, _) in ["A", "B"].iter().zip(self.is_idle).filter(|(_, is_idle)| *is_idle) {
             writeln!(out, "{side}    {NOTHING_WAITED}")?;
         }
-        let Self { ratio, low, high, rounds, .. } = self;
+        let Ratio { ratio, low, high, rounds } = self.ratio;
         let of = format!("{rounds} rounds of four slices of {}", time(plan.slice));
         let all = if self.jobs.len() > 1 { ", IOPS of all jobs together" } else { "" };
         writeln!(out, "B/A  {ratio:.4}, 95 % interval {low:.4} .. {high:.4}, {of}{all}")?;
-        if *rounds < MIN_ROUNDS {
+        if rounds < MIN_ROUNDS {
             let more = plan.how_to_get_more_rounds();
             writeln!(out, "     An interval of fewer than {MIN_ROUNDS} rounds is not reliable: {more}.")?;
-        } else if !self.is_resolved {
+        } else if !self.ratio.is_resolved() {
             writeln!(out, "     The interval is not narrower than {WIDTH}: {}.", plan.how_to_get_more_rounds())?;
         }
         jobs::write(&self.jobs, out)

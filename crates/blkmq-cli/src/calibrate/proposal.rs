@@ -1,7 +1,5 @@
 //! What to configure: a depth and a scheduler, as a block for `blkmq serve --config`.
 
-use std::fmt::Write as _;
-
 use serde::Serialize;
 
 use super::flood::{Beside, Flood};
@@ -118,18 +116,9 @@ fn best(schedulers: &[&'static str], floods: &[Flood], has_limiter: bool) -> Opt
     fast.fold(None, better).map(|(name, _)| name)
 }
 
-/// A string of TOML.
+/// A string of TOML, which is one of JSON but for the character that TOML wants escaped.
 fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            // Writing to a string cannot fail.
-            c if c.is_control() => _ = write!(quoted, "\\u{:04X}", u32::from(c)),
-            c => quoted.push(c),
-        }
-    }
-    quoted + "\""
+    serde_json::json!(text).to_string().replace('\u{7f}', "\\u007F")
 }
 
 #[cfg(test)]

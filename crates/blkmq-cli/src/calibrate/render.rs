@@ -26,10 +26,6 @@ const HEAD: [&str; 8] =
 const LIMITERS: [&str; 7] = ["beside", "", "it is", "ceiling", "by the sweep", "bound ms", "target us"];
 const FLOODED: [&str; 7] = ["beside", "", "reads/s", "p50", "p99", "p99.9", "flood MB/s"];
 
-fn owned<const N: usize>(cells: [&str; N]) -> Vec<String> {
-    cells.map(str::to_owned).to_vec()
-}
-
 impl Swept {
     fn row(&self) -> Vec<String> {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
@@ -69,9 +65,8 @@ impl Swept {
 impl Beside {
     fn cells(&self) -> Vec<String> {
         let [p50, p99, p99_9] = [self.p50_ns, self.p99_ns, self.p99_9_ns].map(us);
-        let rates = [format!("{:.0}", self.reads_per_second), format!("{:.1}", self.flood_bytes_per_second / 1e6)];
-        let [reads, flood] = rates;
-        vec![reads, p50, p99, p99_9, flood]
+        let flood = format!("{:.1}", self.flood_bytes_per_second / 1e6);
+        vec![format!("{:.0}", self.reads_per_second), p50, p99, p99_9, flood]
     }
 }
 
@@ -174,7 +169,7 @@ impl Found {
             writeln!(out, "{title:10}{text}")?;
         }
         writeln!(out)?;
-        table(&owned(HEAD), self.ceilings(), 1, out)?;
+        columns::write(&HEAD, self.ceilings(), 1, 6, out)?;
         writeln!(out, "\n{}", Self::note())?;
         for remark in [self.still_rising(), self.disturbed()].into_iter().flatten() {
             writeln!(out, "{remark}")?;
@@ -185,12 +180,12 @@ impl Found {
         }
         if !self.floods.is_empty() {
             writeln!(out, "\n{}\n", self.reader())?;
-            table(&owned(FLOODED), self.flooded(), 2, out)?;
+            columns::write(&FLOODED, self.flooded(), 2, 6, out)?;
         }
         let limiters = self.limiters();
         if !limiters.is_empty() {
             writeln!(out, "\n{}\n", Self::about_limiters())?;
-            table(&owned(LIMITERS), limiters, 3, out)?;
+            columns::write(&LIMITERS, limiters, 3, 6, out)?;
         }
         if let Some(proposal) = &self.proposal {
             writeln!(out, "\nTo configure, for blkmq serve --config FILE.toml:\n")?;
@@ -257,9 +252,4 @@ impl Found {
         }
         sections
     }
-}
-
-fn table(head: &[String], rows: Rows, left: usize, out: &mut dyn Write) -> io::Result<()> {
-    let rows: Rows = std::iter::once(head.to_vec()).chain(rows).collect();
-    columns::lines(&rows, left, 6).iter().try_for_each(|line| writeln!(out, "{line}"))
 }

@@ -1,41 +1,31 @@
 //! `blkmq judge --oracle`: how near bfq is to Linux's.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
 use blkmq_workbench::oracle::{self, Figure, JobOutcome, LEAST_SHARES, Recording, Row, Share, Summary};
-use serde::Serialize;
+use serde_json::json;
 
 use blkmq_program::{Failure, columns, json};
-
-#[derive(Debug, Serialize)]
-struct Judged<'a> {
-    recordings: &'a [Row],
-    groups: &'a [Summary],
-}
 
 /// Judges the recordings of a folder, and prints the table.
 pub(super) fn run(folder: &Path, as_json: bool, out: &mut dyn Write) -> Result<(), Failure> {
     let rows = oracle::judge(&Recording::folders(folder)?)?;
     let groups = oracle::summaries(&rows);
     if as_json {
-        return json::print(&Judged { recordings: &rows, groups: &groups }, out);
+        return json::print(&json!({ "recordings": rows, "groups": groups }), out);
     }
     for group in &groups {
         let name = group.group.name;
         writeln!(out, "{name}  {}", group.group.what)?;
         let own: Vec<&Row> = rows.iter().filter(|row| row.group == name).collect();
-        for line in table(&own, group) {
-            writeln!(out, "{line}")?;
-        }
+        write_table(&own, group, out)?;
         writeln!(out)?;
     }
     writeln!(out, "Outcomes: the same load on virtual time, and what of it lies where Linux's runs lie")?;
-    for line in outcomes(&rows) {
-        writeln!(out, "{line}")?;
-    }
+    write_outcomes(&rows, out)?;
     writeln!(out)?;
-    let missed: Vec<String> = misses(&rows, &groups);
+    let missed = misses(&rows, &groups);
     if missed.is_empty() {
         writeln!(out, "Nothing is missed.")?;
     } else {
@@ -46,9 +36,9 @@ pub(super) fn run(folder: &Path, as_json: bool, out: &mut dyn Write) -> Result<(
 }
 
 /// A line for each recording, and one for the means.
-fn table(rows: &[&Row], group: &Summary) -> Vec<String> {
+fn write_table(rows: &[&Row], group: &Summary, out: &mut dyn Write) -> io::Result<()> {
     let head = ["", "stay", "switch", "nothing", "plain", "balanced", "inside", "expirations", "part", "made"];
-    let mut lines = vec![head.map(str::to_owned).to_vec()];
+    let mut lines = Vec::new();
     let part = |part: Option<f64>| part.map_or_else(|| "-".to_owned(), |part| format!("{part:.4}"));
     let of = |share: Share| format!("{}/{}", share.alike, share.all);
     for row in rows {
@@ -76,13 +66,13 @@ fn table(rows: &[&Row], group: &Summary) -> Vec<String> {
     means[5] = part(group.mean_balanced);
     means[8] = part(group.mean_expired);
     lines.push(means);
-    columns::lines(&lines, 1, 6)
+    columns::write(&head, lines, 1, 6, out)
 }
 
 /// A line for each recording whose load is modelled: of how many jobs the share is Linux's, and so on.
-fn outcomes(rows: &[Row]) -> Vec<String> {
+fn write_outcomes(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
     let head = ["", "shares", "mean", "p99", "expirations"];
-    let mut lines = vec![head.map(str::to_owned).to_vec()];
+    let mut lines = Vec::new();
     for row in rows {
         let Some(outcome) = &row.outcome else { continue };
         let of_jobs = |figure: fn(&JobOutcome) -> &Figure| count(outcome.jobs.iter().map(figure));
@@ -99,7 +89,7 @@ fn outcomes(rows: &[Row]) -> Vec<String> {
     "  all shares".clone_into(&mut sum[0]);
     sum[1] = format!("{alike}/{all}");
     lines.push(sum);
-    columns::lines(&lines, 1, 6)
+    columns::write(&head, lines, 1, 6, out)
 }
 
 fn count<'a>(figures: impl Iterator<Item = &'a Figure> + Clone) -> String {

@@ -8,7 +8,7 @@ use blkmq::{Clock, QueueError, RequestQueue, Status, VirtualClock};
 use blkmq_workbench::{
     Classes, Latencies, Load, Outcome, Percentiles, Source, Speed, TextError, TraceFiles, assignment,
 };
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::Replay;
 use crate::device::{self, Intent};
@@ -218,100 +218,46 @@ impl Report<'_> {
     }
 
     /// The report for programs.
-    fn summary(&self) -> Summary<'_> {
+    fn summary(&self) -> Value {
         let (traced, outcome) = (&self.load.traced, self.outcome);
         let stats = outcome.stats;
-        Summary {
-            source: letter(self.load.source),
-            operations: self.load.nr_operations,
-            processes: self.load.nr_processes(),
-            device: self.device,
-            scheduler: self.q.scheduler(),
-            locking: self.q.locking().name(),
-            bypass: self.q.has_bypass(),
-            trace: Traced {
-                completed: traced.completed,
-                requests: traced.requests,
-                merges: traced.merges,
-                duration_ns: traced.duration,
-                latency_ns: by_kind(&traced.latencies),
+        json!({
+            "source": letter(self.load.source),
+            "operations": self.load.nr_operations,
+            "processes": self.load.nr_processes(),
+            "device": self.device,
+            "scheduler": self.q.scheduler(),
+            "locking": self.q.locking().name(),
+            "bypass": self.q.has_bypass(),
+            "trace": {
+                "completed": traced.completed,
+                "requests": traced.requests,
+                "merges": traced.merges,
+                "duration_ns": traced.duration,
+                "latency_ns": by_kind(&traced.latencies),
             },
-            replay: Played {
-                completed: outcome.completed,
-                requests: stats.issued,
-                merges: stats.merges_plug + stats.merges_insert,
-                merges_plug: stats.merges_plug,
-                merges_scheduler: stats.merges_insert,
-                bypassed: stats.bypassed,
-                requeued: stats.requeued,
-                timed_out: stats.timeouts,
-                failed: by_status(&outcome.failed),
-                refused: by_status(&outcome.refused),
-                duration_ns: outcome.duration,
-                latency_ns: by_kind(&outcome.latencies),
+            "replay": {
+                "completed": outcome.completed,
+                "requests": stats.issued,
+                "merges": stats.merges_plug + stats.merges_insert,
+                "merges_plug": stats.merges_plug,
+                "merges_scheduler": stats.merges_insert,
+                "bypassed": stats.bypassed,
+                "requeued": stats.requeued,
+                "timed_out": stats.timeouts,
+                "failed": by_status(&outcome.failed),
+                "refused": by_status(&outcome.refused),
+                "duration_ns": outcome.duration,
+                "latency_ns": by_kind(&outcome.latencies),
             },
-        }
+        })
     }
 }
 
-fn by_kind(latencies: &Latencies) -> BTreeMap<&'static str, Latency> {
-    let found = Latencies::KINDS.into_iter().filter_map(|kind| Some((kind, latencies.percentiles(kind)?)));
-    found
-        .map(|(kind, Percentiles { count, p50, p90, p99, p99_9, max })| {
-            (kind, Latency { count, p50, p90, p99, p99_9, max })
-        })
-        .collect()
+fn by_kind(latencies: &Latencies) -> BTreeMap<&'static str, Percentiles> {
+    Latencies::KINDS.into_iter().filter_map(|kind| Some((kind, latencies.percentiles(kind)?))).collect()
 }
 
 fn by_status(counts: &[(Status, u64)]) -> BTreeMap<String, u64> {
     counts.iter().map(|(status, n)| (format!("{status:?}"), *n)).collect()
-}
-
-#[derive(Debug, Serialize)]
-struct Summary<'a> {
-    source: char,
-    operations: u64,
-    processes: usize,
-    device: &'a str,
-    scheduler: &'a str,
-    locking: &'static str,
-    bypass: bool,
-    trace: Traced,
-    replay: Played,
-}
-
-#[derive(Debug, Serialize)]
-struct Traced {
-    completed: u64,
-    requests: u64,
-    merges: u64,
-    duration_ns: u64,
-    latency_ns: BTreeMap<&'static str, Latency>,
-}
-
-#[derive(Debug, Serialize)]
-struct Played {
-    completed: u64,
-    requests: u64,
-    merges: u64,
-    merges_plug: u64,
-    merges_scheduler: u64,
-    bypassed: u64,
-    requeued: u64,
-    timed_out: u64,
-    failed: BTreeMap<String, u64>,
-    refused: BTreeMap<String, u64>,
-    duration_ns: u64,
-    latency_ns: BTreeMap<&'static str, Latency>,
-}
-
-#[derive(Debug, Serialize)]
-struct Latency {
-    count: u64,
-    p50: u64,
-    p90: u64,
-    p99: u64,
-    #[serde(rename = "p99.9")]
-    p99_9: u64,
-    max: u64,
 }

@@ -1,13 +1,12 @@
 //! The results, next to the published ones.
 
 use blkmq_workbench::compare::Variant;
-use blkmq_workbench::{Ratio, Turns};
+use blkmq_workbench::{Ratio, Spread, Turns};
 use serde::Serialize;
 
 use super::flood::FoundFlood;
 use super::limiter::FoundLimiter;
-use super::tables::{Figure, Row, Table};
-use crate::rates::Rates;
+use super::tables::{Figure, Row, Table, gain};
 use crate::target::Time;
 
 /// All results.
@@ -35,7 +34,7 @@ pub(crate) struct FoundTable {
     pub(super) published: &'static str,
     pub(super) rounds: usize,
     pub(super) rows: Vec<FoundRow>,
-    pub(super) figures: Vec<FoundFigure>,
+    pub(super) figures: Vec<Figure>,
 }
 
 /// Gains are after/before - 1.
@@ -45,7 +44,7 @@ pub(super) struct FoundRow {
     pub(super) device: &'static str,
     pub(super) settings: Vec<String>,
     /// Operations per second.
-    pub(super) iops: Rates,
+    pub(super) iops: Spread,
     /// The ratio to the row `base`. That row itself has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ratio: Option<FoundRatio>,
@@ -87,23 +86,6 @@ pub(super) struct FoundRatio {
     pub(super) high: f64,
 }
 
-/// A gain that another person measured.
-#[derive(Debug, Serialize)]
-pub(super) struct FoundFigure {
-    pub(super) what: &'static str,
-    pub(super) machine: &'static str,
-    /// Operations per second.
-    pub(super) before: f64,
-    pub(super) after: f64,
-    pub(super) gain: f64,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    pub(super) beside: &'static str,
-}
-
-fn gain(before: f64, after: f64) -> f64 {
-    after / before - 1.0
-}
-
 impl FoundTable {
     pub(super) fn new(table: &Table, time: String, variants: &[Variant], turns: &Turns) -> Self {
         let rows = variants.iter().enumerate();
@@ -115,7 +97,7 @@ impl FoundTable {
             published: table.published,
             rounds: turns.rounds(),
             rows: rows.map(|(index, variant)| FoundRow::new(table, index, variant, turns)).collect(),
-            figures: table.figures.iter().map(FoundFigure::from).collect(),
+            figures: table.figures.clone(),
         }
     }
 }
@@ -125,7 +107,7 @@ impl FoundRow {
         let row = &table.rows[index];
         let (layer, bench) = (variant.layer(), variant.bench());
         let is_real = table.clock == Time::Real;
-        let rates = |index| Rates::from(turns.spread(index).expect("every row had slices"));
+        let rates = |index| turns.spread(index).expect("every row had slices");
         let ratio = |base: usize| {
             let found = turns.ratio(base, index).map(|Ratio { ratio, low, high, .. }| (ratio, low, high));
             let (ratio, low, high) = found.unwrap_or_else(|| {
@@ -158,25 +140,5 @@ impl FoundRow {
             published_gain: before.zip(published.iops).map(|(before, after)| gain(before, after)),
             published_merged_percent: published.merged,
         }
-    }
-}
-
-impl From<&Figure> for FoundFigure {
-    fn from(&Figure { what, machine, before, after, beside }: &Figure) -> Self {
-        Self { what, machine, before, after, gain: gain(before, after), beside }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A gain is not the ratio, as in the published table of this measurement.
-    #[test]
-    fn a_gain_is_what_came_on_top() {
-        let figures = super::super::tables::table("scaling").figures;
-        let series = figures.iter().map(FoundFigure::from).find(|figure| figure.after == 2311e3);
-        assert!((series.expect("there is one").gain - 1.629).abs() < 0.001);
-        assert!((gain(23_454.0, 6_361.0) + 0.729).abs() < 0.001);
     }
 }

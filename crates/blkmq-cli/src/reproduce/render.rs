@@ -3,12 +3,12 @@
 use std::io::{self, Write};
 
 use blkmq::Locking;
-use blkmq_workbench::MIN_ROUNDS;
 use blkmq_workbench::report::{Bar, Group, Section};
+use blkmq_workbench::{MIN_ROUNDS, Spread};
 
-use super::found::{Found, FoundFigure, FoundRatio, FoundRow, FoundTable};
+use super::found::{Found, FoundRatio, FoundRow, FoundTable};
+use super::tables::Figure;
 use crate::page;
-use crate::rates::Rates;
 use blkmq_program::render::short;
 
 /// A fraction as a percentage that was gained or lost: `+163 %`, `-1.5 %`.
@@ -110,7 +110,7 @@ impl FoundTable {
         if !self.figures.is_empty() {
             writeln!(out, "\nPublished gains:")?;
         }
-        for FoundFigure { what, machine, before, after, gain, beside } in &self.figures {
+        for Figure { what, machine, before, after, gain, beside } in &self.figures {
             let beside = if beside.is_empty() { String::new() } else { format!("; {beside}") };
             let rates = format!("{} -> {}", short(*before), short(*after));
             writeln!(out, "  {rates:16}{:>8}  {what}: {machine}{beside}", on_top(*gain))?;
@@ -145,11 +145,8 @@ impl FoundTable {
         let published = |value: Option<f64>| value.map(Bar::new);
         let group = |row: &FoundRow, bars| Group { name: row.label.clone(), bars };
         let rates = |row: &FoundRow| {
-            let Rates { median, lower_quartile, upper_quartile } = row.iops;
-            group(
-                row,
-                vec![Some(Bar::with_interval(median, lower_quartile, upper_quartile)), published(row.published_iops)],
-            )
+            let Spread { median, lower, upper } = row.iops;
+            group(row, vec![Some(Bar::with_interval(median, lower, upper)), published(row.published_iops)])
         };
         let ratios = |row: &FoundRow| {
             let &FoundRatio { ratio, low, high, .. } = row.ratio.as_ref()?;
@@ -178,7 +175,7 @@ impl FoundTable {
         let bases = self.rows.iter().filter_map(|row| Some(row.ratio.as_ref()?.base.clone()));
         let mut bases: Vec<String> = bases.map(|base| format!("'{base}'")).collect();
         bases.dedup();
-        let figures = self.figures.iter().map(FoundFigure::group);
+        let figures = self.figures.iter().map(Figure::group);
         let ratios: Vec<Group> = self.rows.iter().filter_map(ratios).chain(figures).collect();
         if !ratios.is_empty() {
             let note = format!(
@@ -188,7 +185,7 @@ impl FoundTable {
             sections.push(page::bars(&format!("{}: ratios", self.name), &note, "ratio", (1.0, &series), ratios));
         }
         if !self.figures.is_empty() {
-            let rows = self.figures.iter().map(FoundFigure::page_cells).collect();
+            let rows = self.figures.iter().map(Figure::page_cells).collect();
             let head = ["", "machine", "IOPS before", "after", "gain", ""];
             sections.push(page::table(&format!("{}: published gains", self.name), "", &head, rows));
         }
@@ -223,7 +220,7 @@ impl FoundRow {
     }
 }
 
-impl FoundFigure {
+impl Figure {
     /// The bar of a published gain, next to those of the rows. Each group has the measured bar first.
     fn group(&self) -> Group {
         Group { name: self.what.to_owned(), bars: vec![None, Some(Bar::new(self.after / self.before))] }
@@ -263,7 +260,7 @@ mod tests {
             label: label.to_owned(),
             device: "null",
             settings: Vec::new(),
-            iops: Rates { median: 1.0, lower_quartile: 1.0, upper_quartile: 1.0 },
+            iops: Spread { median: 1.0, lower: 1.0, upper: 1.0 },
             stamps: "coarse",
             ratio: Some(FoundRatio { base: "single, x".to_owned(), ratio: (low + high) / 2.0, low, high }),
             gain: None,
@@ -300,7 +297,6 @@ mod tests {
     fn published_gains_are_drawn_beside_the_measured_ones() {
         let [name, about, job, published] = [""; 4];
         let figures = super::super::tables::table("scaling").figures;
-        let figures: Vec<_> = figures.iter().map(FoundFigure::from).collect();
         let expected: Vec<f64> = figures.iter().map(|figure| 1.0 + figure.gain).collect();
         let rows = Vec::new();
         let table = FoundTable { name, about, job, time: String::new(), published, rounds: 1, rows, figures };

@@ -9,7 +9,6 @@ use blkmq_workbench::{Ratio, Spread};
 use serde::Serialize;
 
 use crate::page;
-use crate::rates::Rates;
 use blkmq_program::{
     columns,
     render::{short, us},
@@ -32,21 +31,11 @@ pub(super) struct ComparedJob {
 /// The results of the slices of both sides.
 #[derive(Debug, Serialize)]
 struct Compared {
-    a: Rates,
-    b: Rates,
+    a: Spread,
+    b: Spread,
     /// B/A. `None` if there are fewer than two rounds with numbers above 0 on both sides.
     #[serde(skip_serializing_if = "Option::is_none")]
-    ratio: Option<FoundRatio>,
-}
-
-/// A ratio with its 95 % interval.
-#[derive(Debug, Clone, Copy, Serialize)]
-struct FoundRatio {
-    ratio: f64,
-    low: f64,
-    high: f64,
-    /// The number of rounds that the ratio comes from.
-    rounds: usize,
+    ratio: Option<Ratio>,
 }
 
 impl Compared {
@@ -54,13 +43,12 @@ impl Compared {
     fn new(a: &[f64], b: &[f64], least: f64) -> Option<Self> {
         let spread = |side: &[f64]| {
             let numbers: Vec<f64> = side.iter().copied().filter(|number| number.is_finite()).collect();
-            Spread::new(&numbers).map(Rates::from)
+            Spread::new(&numbers)
         };
         // `max` is not used, because it would turn "not a number" into a number.
         let raised = |side: &[f64]| side.iter().map(|n| if *n < least { least } else { *n }).collect::<Vec<_>>();
         let is_something = |side: &[f64]| side.iter().any(|number| *number > 0.0);
-        let found = (is_something(a) || is_something(b)).then(|| Ratio::new(&raised(a), &raised(b))).flatten();
-        let ratio = found.map(|Ratio { ratio, low, high, rounds }| FoundRatio { ratio, low, high, rounds });
+        let ratio = (is_something(a) || is_something(b)).then(|| Ratio::new(&raised(a), &raised(b))).flatten();
         Some(Self { a: spread(a)?, b: spread(b)?, ratio })
     }
 }
@@ -98,9 +86,9 @@ fn cells(jobs: &[ComparedJob]) -> Vec<Vec<String>> {
     for job in jobs {
         let mut name = &*job.job;
         for (what, Compared { a, b, ratio }) in job.rows() {
-            let number = |rates: &Rates| if what == "IOPS" { short(rates.median) } else { us(rates.median as u64) };
+            let number = |rates: &Spread| if what == "IOPS" { short(rates.median) } else { us(rates.median as u64) };
             let [middle, interval] = match ratio {
-                Some(FoundRatio { ratio, low, high, .. }) => {
+                Some(Ratio { ratio, low, high, .. }) => {
                     [digits(*ratio), format!("{} .. {}", digits(*low), digits(*high))]
                 }
                 None => ["-".to_owned(), String::new()],
@@ -123,11 +111,8 @@ fn digits(ratio: f64) -> String {
 
 /// Writes a table in words.
 pub(super) fn write(jobs: &[ComparedJob], out: &mut dyn Write) -> io::Result<()> {
-    let rows = [vec![TITLES.map(str::to_owned).to_vec()], cells(jobs)].concat();
     writeln!(out)?;
-    for line in columns::lines(&rows, 2, 9) {
-        writeln!(out, "{line}")?;
-    }
+    columns::write(&TITLES, cells(jobs), 2, 9, out)?;
     writeln!(out, "{ABOUT}")
 }
 
@@ -139,7 +124,7 @@ pub(super) fn table(jobs: &[ComparedJob]) -> Section {
 /// The ratios of each job, as bars.
 pub(super) fn bars(jobs: &[ComparedJob]) -> Section {
     let bar = |compared: Option<&Compared>| {
-        let FoundRatio { ratio, low, high, .. } = compared?.ratio?;
+        let Ratio { ratio, low, high, .. } = compared?.ratio?;
         Some(Bar::with_interval(ratio, low, high))
     };
     let bars = |job: &ComparedJob| [Some(&job.iops), job.p50_ns.as_ref(), job.p99_ns.as_ref()].map(bar).to_vec();
@@ -162,7 +147,7 @@ mod tests {
     fn a_job_that_is_starved_has_a_ratio() {
         let starved = compared([100.0; 4], [0.0; 4]).unwrap();
         assert_eq!((starved.a.median, starved.b.median), (100.0, 0.0));
-        let FoundRatio { ratio, low, high, rounds } = starved.ratio.unwrap();
+        let Ratio { ratio, low, high, rounds } = starved.ratio.unwrap();
         assert!((ratio - 0.005).abs() < 1e-9 && low <= ratio && ratio <= high && rounds == 2, "{starved:?}");
         assert!(compared([0.0; 4], [0.0; 4]).unwrap().ratio.is_none(), "nothing over nothing");
     }
