@@ -8,12 +8,14 @@
 
 pub(crate) mod client;
 mod due;
+pub(crate) mod exports;
 pub(crate) mod folder;
 pub(crate) mod handover;
 mod history;
 mod http;
 pub(crate) mod limiter;
 mod metrics;
+pub(crate) mod name;
 mod routes;
 pub(crate) mod sampler;
 pub(crate) mod schema;
@@ -30,10 +32,10 @@ use std::thread;
 use std::time::Duration;
 
 use blkmq::RequestQueue;
-use blkmq_export::{FrontEnd, Latencies, Placement, Rejections};
+use blkmq_export::Placement;
 
+use exports::Exports;
 use http::{Answer, Hasty, Request, Unread};
-use schema::{Answered, Connection};
 use seats::{Phase, Seats, Taken};
 use shares::Shares;
 
@@ -80,23 +82,10 @@ impl Served {
     }
 }
 
-/// How long the requests of a queue's clients took that came through a front-end.
-pub(crate) type LatenciesOf = dyn Fn(FrontEnd, &str) -> Latencies + Send + Sync;
-
 /// What the control socket controls.
 pub(crate) struct State {
     pub(crate) queues: Vec<Served>,
-    /// The connections that there are.
-    pub(crate) connections: Box<dyn Fn() -> Vec<Connection> + Send + Sync>,
-    pub(crate) latencies: Box<LatenciesOf>,
-    /// Counts of the answers for each export.
-    pub(crate) answered: Box<dyn Fn() -> Vec<Answered> + Send + Sync>,
-    /// Bytes of memory that clients have, and the most that they may have.
-    pub(crate) memory: Box<dyn Fn() -> (usize, usize) + Send + Sync>,
-    /// Connections that were not served.
-    pub(crate) rejections: Box<dyn Fn() -> Rejections + Send + Sync>,
-    /// The sockets that clients come through, for a server that takes the place of this one.
-    pub(crate) sockets: Box<dyn Fn() -> io::Result<Vec<OwnedFd>> + Send + Sync>,
+    pub(crate) exports: Exports,
     /// Begins to end the server gracefully.
     pub(crate) stop: Box<dyn Fn() + Send + Sync>,
 }

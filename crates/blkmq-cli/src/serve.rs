@@ -16,7 +16,6 @@ mod health;
 mod limits;
 mod machine;
 mod metrics;
-mod name;
 mod nbd;
 mod notify;
 mod placed;
@@ -44,6 +43,7 @@ use blkmq_export::{Address, handed};
 use clap::Args;
 
 use crate::control::folder::{self, Socket};
+use crate::control::name::shown;
 use crate::control::{self, Served, State, handover, sampler};
 use crate::operator;
 use blkmq_program::interrupt::{self, Hangups};
@@ -52,7 +52,6 @@ use command::Running;
 use config::{Disk, Export};
 use drain::Shutdown;
 use health::Watch;
-use name::shown;
 use nbd::Nbd;
 use placed::Placements;
 use plan::Plan;
@@ -306,12 +305,7 @@ impl Serve {
         let (stop, signal) = (tell.clone(), tell.clone());
         let state = State {
             queues: served(&plan.exports, &queues, &placements, &uris),
-            connections: server.connections(&plan),
-            latencies: server.latencies(&plan),
-            answered: server.answered(&plan),
-            rejections: server.rejections(),
-            memory: server.memory(),
-            sockets: server.sockets(),
+            exports: server.exports(&plan),
             stop: Box::new(move || drop(stop.send(Event::Stop))),
         };
         let url = scraped.as_ref().map(metrics::url);
@@ -332,8 +326,7 @@ impl Serve {
             }
             None => {
                 let ublk = devices.lines(&plan.exports, &wishes);
-                let next = if has_shares { Next::Clients } else { Next::Scheduler };
-                operator::show(greeting(&plan, &uris, url.as_deref(), &control, &held, &ublk, next));
+                operator::show(greeting(&plan, &uris, url.as_deref(), &control, &held, &ublk, has_shares));
                 None
             }
         };
@@ -392,14 +385,6 @@ fn served(exports: &[Export], queues: &[RequestQueue], placements: &Placements, 
     own.collect()
 }
 
-/// What the greeting suggests to type after `blkmq stat`.
-enum Next {
-    /// To change the scheduler under load.
-    Scheduler,
-    /// To look at the shares, because without the scheduler they would be lost.
-    Clients,
-}
-
 /// What is served, and what to type next. The text goes to standard error, because standard output belongs to the
 /// program that starts a server.
 fn greeting(
@@ -409,7 +394,7 @@ fn greeting(
     control: &Path,
     held: &str,
     ublk: &str,
-    next: Next,
+    has_shares: bool,
 ) -> String {
     let mut text = String::new();
     for (export, uris) in plan.exports.iter().zip(uris) {
@@ -439,9 +424,10 @@ fn greeting(
     text += "\nType in another terminal:\n";
     text += &format!("  nbdinfo {}\n", quoted(&uris[0][0]));
     text += &format!("  blkmq stat -w 1s{at}\n");
-    text += &match next {
-        Next::Scheduler => format!("  blkmq set {queue}scheduler none{at}\n"),
-        Next::Clients => format!("  blkmq clients{at}\n"),
+    // Without the scheduler the shares would be lost.
+    text += &match has_shares {
+        false => format!("  blkmq set {queue}scheduler none{at}\n"),
+        true => format!("  blkmq clients{at}\n"),
     };
     text += "\nCtrl-C ends the server once the requests that it has are answered.\n";
     text

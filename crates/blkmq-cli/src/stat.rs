@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use crate::bench::duration;
 use crate::control::client::{Server, Which};
@@ -58,17 +58,17 @@ fn rates(earlier: &Stat, now: &Stat) -> [f64; 11] {
     let rate = |of: fn(&Stat) -> u64| part(change(of), seconds);
     let mib = |of: fn(&Stat) -> u64| rate(of) / 2048.0;
     [
-        rate(|stat| stat.read_ios),
-        rate(|stat| stat.write_ios),
-        mib(|stat| stat.read_sectors),
-        mib(|stat| stat.write_sectors),
-        rate(|stat| stat.read_merges),
-        rate(|stat| stat.write_merges),
-        part(change(|stat| stat.read_ticks), change(|stat| stat.read_ios)),
-        part(change(|stat| stat.write_ticks), change(|stat| stat.write_ios)),
+        rate(|stat| stat.kernel.read_ios),
+        rate(|stat| stat.kernel.write_ios),
+        mib(|stat| stat.kernel.read_sectors),
+        mib(|stat| stat.kernel.write_sectors),
+        rate(|stat| stat.kernel.read_merges),
+        rate(|stat| stat.kernel.write_merges),
+        part(change(|stat| stat.kernel.read_ticks), change(|stat| stat.kernel.read_ios)),
+        part(change(|stat| stat.kernel.write_ticks), change(|stat| stat.kernel.write_ios)),
         // Milliseconds per second, and percentages.
-        rate(|stat| stat.time_in_queue) / 1e3,
-        (rate(|stat| stat.io_ticks) / 10.0).min(100.0),
+        rate(|stat| stat.kernel.time_in_queue) / 1e3,
+        (rate(|stat| stat.kernel.io_ticks) / 10.0).min(100.0),
         rate(|stat| stat.errors.values().sum()),
     ]
 }
@@ -106,17 +106,12 @@ impl StatCommand {
         if !self.json {
             return Ok(table(rows, heading, out)?);
         }
-        let queues: Vec<Value> = rows
-            .map(|(now, rates)| {
-                let Health { health, trouble } = &now.health;
-                let named = [("queue", json!(now.queue)), ("health", json!(health)), ("trouble", json!(trouble))];
-                let limiter = ("limiter", json!(now.limiter));
-                let mut row: Map<_, _> =
-                    named.into_iter().chain([limiter]).map(|(name, value)| (name.to_owned(), value)).collect();
-                row.extend(COLUMNS.iter().zip(rates).map(|(name, rate)| ((*name).to_owned(), json!(rate))));
-                Value::Object(row)
-            })
-            .collect();
+        let row = |(Stat { queue, health: Health { health, trouble }, limiter, .. }, rates): (&Stat, [f64; 11])| {
+            let mut row = json!({ "queue": queue, "health": health, "trouble": trouble, "limiter": limiter });
+            COLUMNS.iter().zip(rates).for_each(|(name, rate)| row[*name] = json!(rate));
+            row
+        };
+        let queues: Vec<_> = rows.map(row).collect();
         json::print(&json!({ "queues": queues }), out)
     }
 }
@@ -146,9 +141,9 @@ mod tests {
 
     #[test]
     fn rates_are_differences_over_the_time_between() {
-        let earlier = Stat { uptime_ns: 1_000_000_000, read_ios: 100, read_sectors: 800, ..Stat::default() };
-        let now = Stat {
-            uptime_ns: 3_000_000_000,
+        let kernel = blkmq::DiskStats { read_ios: 100, read_sectors: 800, ..Default::default() };
+        let earlier = Stat { uptime_ns: 1_000_000_000, kernel, ..Stat::default() };
+        let kernel = blkmq::DiskStats {
             read_ios: 300,
             read_sectors: 800 + 4096,
             read_ticks: 100,
@@ -157,9 +152,10 @@ mod tests {
             write_ticks: 500,
             io_ticks: 1000,
             time_in_queue: 600,
-            errors: [("io".to_owned(), 3), ("nospace".to_owned(), 1)].into(),
-            ..Stat::default()
+            ..kernel
         };
+        let errors = [("io".to_owned(), 3), ("nospace".to_owned(), 1)].into();
+        let now = Stat { uptime_ns: 3_000_000_000, kernel, errors, ..Stat::default() };
         assert_eq!(rates(&earlier, &now), [100.0, 25.0, 1.0, 0.0, 0.0, 10.0, 0.5, 10.0, 0.3, 50.0, 2.0]);
         assert_eq!(rates(&now, &now), [0.0; 11], "no time has passed");
     }

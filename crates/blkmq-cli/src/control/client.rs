@@ -37,9 +37,6 @@ impl Which {
 
     /// The server with the named control socket, or else the only server that runs.
     pub(crate) fn server(&self) -> Result<Server, Failure> {
-        if let Some(path) = &self.control {
-            return Ok(Server { path: path.clone() });
-        }
         let mut found = self.servers()?;
         match (found.pop(), found.len()) {
             (Some(server), 0) => Ok(server),

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use blkmq::{ClientId, IoPriority};
 
 use super::due::{Demand, due};
+use super::schema::{Parts, Share};
 
 /// Seconds that are kept.
 const KEPT: u64 = 60;
@@ -68,35 +69,6 @@ pub(crate) struct History {
     sums: VecDeque<(u64, u64)>,
 }
 
-/// A part of what all clients of a queue received, from 0 to 1. `None` if they received nothing.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Parts {
-    pub(crate) due: Option<f64>,
-    pub(crate) received: Option<f64>,
-}
-
-/// What a client does, by the last second in which the server looked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Doing {
-    /// Nothing was outstanding.
-    Nothing,
-    /// It asked for less than it could have had.
-    AsksForLess,
-    /// It took what it got, and its requests went to the device soon.
-    Goes,
-    /// It took what it got, and its requests waited for others'.
-    Waits,
-}
-
-/// A client, as operators see it.
-#[derive(Debug, Clone)]
-pub(crate) struct Standing {
-    pub(crate) seen: Seen,
-    pub(crate) doing: Doing,
-    pub(crate) second: Parts,
-    pub(crate) minute: Parts,
-}
-
 impl Second {
     /// Whether the client had something outstanding so often that more would not have helped it. A client that asks
     /// again as soon as it is answered has nothing outstanding while the answer is under way; so not each look has to
@@ -105,14 +77,9 @@ impl Second {
         self.busy > 0 && 4 * self.busy >= self.looks
     }
 
-    fn doing(&self) -> Doing {
-        if !self.takes_all() {
-            Doing::AsksForLess
-        } else if 2 * self.waited >= self.looks {
-            Doing::Waits
-        } else {
-            Doing::Goes
-        }
+    /// Whether the client took what it got, and its requests waited for others'.
+    fn waits(&self) -> bool {
+        self.takes_all() && 2 * self.waited >= self.looks
     }
 }
 
@@ -180,21 +147,28 @@ impl History {
         self.clients.retain(|_, past| past.is_here || !past.seconds.is_empty());
     }
 
-    /// How these clients, which are there now, stand.
-    pub(crate) fn standings(&self, now: Vec<Seen>) -> Vec<Standing> {
+    /// Returns the shares of these clients of a queue, which are there now.
+    pub(super) fn shares(&self, queue: &str, now: Vec<Seen>) -> Vec<Share> {
         let last = self.sums.back().filter(|(number, _)| *number == self.latest).map_or(0, |(_, sum)| *sum);
         let minute = self.sums.iter().map(|(_, sum)| sum).sum();
-        let standing = |seen: Seen| {
+        let share = |seen: Seen| {
             let seconds = self.clients.get(&seen.name).map(|past| &past.seconds);
             let second = seconds.and_then(|seconds| seconds.back()).filter(|second| second.number == self.latest);
-            Standing {
-                doing: second.map_or(Doing::Nothing, Second::doing),
+            Share {
+                queue: queue.to_owned(),
+                client: seen.name,
+                group: Some(seen.group).filter(|path| !path.is_empty()),
+                weight: seen.weight,
+                connections: seen.connections,
                 second: Parts::of(second.into_iter(), last),
                 minute: Parts::of(seconds.into_iter().flatten(), minute),
-                seen,
+                outstanding: seen.outstanding,
+                waiting: seen.waiting,
+                waits: second.is_some_and(Second::waits),
+                asks_for_less: second.is_some_and(|second| !second.takes_all()),
             }
         };
-        now.into_iter().map(standing).collect()
+        now.into_iter().map(share).collect()
     }
 }
 
@@ -224,11 +198,18 @@ mod tests {
         history.end_second(now, &[]);
     }
 
-    /// Doing, and what was due and received of the last second and minute, in percent.
+    /// Whether a client waits, and whether it asks for less.
+    type Doing = (bool, bool);
+    const WAITS: Doing = (true, false);
+    const ASKS_FOR_LESS: Doing = (false, true);
+    const NEITHER: Doing = (false, false);
+
+    /// What a client does, and its due and received parts of the last second and minute, in percent.
     fn told(history: &History, name: &str) -> (Doing, [Option<u32>; 4]) {
-        let Standing { doing, second, minute, .. } = history.standings(vec![seen(name, 1, 0, 0)]).remove(0);
+        let Share { waits, asks_for_less, second, minute, .. } =
+            history.shares("q", vec![seen(name, 1, 0, 0)]).remove(0);
         let percent = |part: Option<f64>| part.map(|part| (part * 100.0).round() as u32);
-        (doing, [second.due, second.received, minute.due, minute.received].map(percent))
+        ((waits, asks_for_less), [second.due, second.received, minute.due, minute.received].map(percent))
     }
 
     /// Red if the minute is not what its seconds were together, weighed by what went in each, or if a second that is
@@ -236,18 +217,18 @@ mod tests {
     #[test]
     fn shares_are_of_the_last_second_and_of_the_last_minute() {
         let mut history = History::default();
-        assert_eq!(told(&history, "a"), (Doing::Nothing, [None; 4]), "it has just come");
+        assert_eq!(told(&history, "a"), (NEITHER, [None; 4]), "it has just come");
         second(&mut history, 1, &[seen("a", 300, 9, 600), seen("b", 100, 9, 400)]);
-        assert_eq!(told(&history, "a"), (Doing::Waits, [Some(75), Some(60), Some(75), Some(60)]));
-        assert_eq!(told(&history, "b"), (Doing::Waits, [Some(25), Some(40), Some(25), Some(40)]));
+        assert_eq!(told(&history, "a"), (WAITS, [Some(75), Some(60), Some(75), Some(60)]));
+        assert_eq!(told(&history, "b"), (WAITS, [Some(25), Some(40), Some(25), Some(40)]));
         // 3000 sectors more for a alone, which has one request at a time.
         second(&mut history, 2, &[seen("a", 300, 1, 3600), seen("b", 100, 0, 400)]);
-        assert_eq!(told(&history, "a"), (Doing::Goes, [Some(100), Some(100), Some(94), Some(90)]));
-        assert_eq!(told(&history, "b"), (Doing::Nothing, [Some(0), Some(0), Some(6), Some(10)]));
+        assert_eq!(told(&history, "a"), (NEITHER, [Some(100), Some(100), Some(94), Some(90)]));
+        assert_eq!(told(&history, "b"), (NEITHER, [Some(0), Some(0), Some(6), Some(10)]));
         second(&mut history, 3, &[seen("a", 300, 0, 3600), seen("b", 100, 0, 400)]);
-        assert_eq!(told(&history, "a"), (Doing::Nothing, [None, None, Some(94), Some(90)]));
+        assert_eq!(told(&history, "a"), (NEITHER, [None, None, Some(94), Some(90)]));
         second(&mut history, 61, &[seen("a", 300, 0, 3600), seen("b", 100, 0, 400)]);
-        assert_eq!(told(&history, "b"), (Doing::Nothing, [None, None, Some(0), Some(0)]), "the first second is past");
+        assert_eq!(told(&history, "b"), (NEITHER, [None, None, Some(0), Some(0)]), "the first second is past");
         second(&mut history, 62, &[seen("a", 300, 0, 3600), seen("b", 100, 0, 400)]);
         assert_eq!(told(&history, "b").1, [None; 4]);
         assert!(
@@ -270,9 +251,9 @@ mod tests {
             ]);
         }
         history.end_second(1, &[]);
-        assert_eq!(told(&history, "calm"), (Doing::AsksForLess, [Some(8), Some(8), Some(8), Some(8)]));
-        assert_eq!(told(&history, "eager"), (Doing::Goes, [Some(46), Some(17), Some(46), Some(17)]));
-        assert_eq!(told(&history, "flood"), (Doing::Waits, [Some(46), Some(75), Some(46), Some(75)]));
+        assert_eq!(told(&history, "calm"), (ASKS_FOR_LESS, [Some(8), Some(8), Some(8), Some(8)]));
+        assert_eq!(told(&history, "eager"), (NEITHER, [Some(46), Some(17), Some(46), Some(17)]));
+        assert_eq!(told(&history, "flood"), (WAITS, [Some(46), Some(75), Some(46), Some(75)]));
     }
 
     /// Red if what a client received before it left is lost to the others' shares, if a client that is gone is kept for
@@ -283,10 +264,10 @@ mod tests {
         history.look(vec![seen("a", 100, 1, 100), seen("b", 100, 1, 300)]);
         history.look(vec![seen("a", 100, 1, 100)]);
         history.end_second(1, &[]);
-        assert_eq!(told(&history, "a"), (Doing::Goes, [Some(50), Some(25), Some(50), Some(25)]));
+        assert_eq!(told(&history, "a"), (NEITHER, [Some(50), Some(25), Some(50), Some(25)]));
         let again = Seen { id: ClientId::new(0, 2), ..seen("b", 100, 1, 100) };
         second(&mut history, 2, &[seen("a", 100, 1, 200), again]);
-        assert_eq!(told(&history, "b"), (Doing::Goes, [Some(50), Some(50), Some(50), Some(67)]));
+        assert_eq!(told(&history, "b"), (NEITHER, [Some(50), Some(50), Some(50), Some(67)]));
         second(&mut history, 3, &[]);
         second(&mut history, 100, &[]);
         assert!(history.clients.is_empty());

@@ -2,15 +2,16 @@
 
 mod counters;
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 use blkmq::driver::Health;
 use blkmq::sched::limiter::Phase;
 use blkmq::{DiskStats, QueueCounters};
 use blkmq_export::{FrontEnd, Histogram, Kind, Latencies};
 
-use self::counters::{COUNTERS, Family, Sample};
-use super::limiter::{Ceiling, Ceilings, Told};
+use self::counters::{COUNTERS, Family, Unit};
+use super::exports::Exports;
+use super::limiter::{Ceiling, Told};
 use super::schema::{Connection, Parts, Share, by_kind};
 use super::{Served, State, tenants};
 
@@ -23,9 +24,10 @@ pub(super) const PLAIN: &str = "text/plain; charset=utf-8";
 /// longest, and of each queue the clients with the first names.
 const MAX_CLIENTS: usize = 64;
 
-/// A label's value between its quotation marks.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+/// Returns labels as they stand between the braces of a sample.
+fn labels<const N: usize>(labels: [(&str, &str); N]) -> String {
+    let escaped = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    labels.map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).join(",")
 }
 
 /// Begins a family: its type, its unit if its name ends in one, and its description.
@@ -38,106 +40,131 @@ fn begin(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(out, "# HELP blkmq_{name} {help}");
 }
 
+/// Writes a family with its samples: the labels and value of each.
+fn family<V: Display>(
+    out: &mut String,
+    name: &str,
+    kind: &str,
+    help: &str,
+    samples: impl IntoIterator<Item = (String, V)>,
+) {
+    begin(out, name, kind, help);
+    let suffix = match kind {
+        "counter" => "_total",
+        "info" => "_info",
+        _ => "",
+    };
+    for (labels, value) in samples {
+        let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
+        let _ = writeln!(out, "blkmq_{name}{suffix}{labels} {value}");
+    }
+}
+
 /// All metrics.
 pub(super) fn text(state: &State) -> String {
-    let mut out = String::new();
+    render(&state.queues, &state.exports, &state.exports.connections())
+}
+
+fn render(queues: &[Served], exports: &Exports, connections: &[Connection]) -> String {
+    let out = &mut String::new();
+    let label = |queue: &Served| labels([("queue", &queue.name)]);
+    family(
+        out,
+        "queue",
+        "info",
+        "What each queue is.",
+        queues.iter().map(|Served { name, device, q, .. }| {
+            let [scheduler, locking] = [q.scheduler(), q.locking().name()];
+            (labels([("queue", name), ("device", device), ("scheduler", scheduler), ("locking", locking)]), 1)
+        }),
+    );
+    let health = queues.iter().flat_map(|Served { name, q, .. }| {
+        let word = q.driver().health().word();
+        Health::WORDS.map(|state| (labels([("queue", name), ("state", state)]), u8::from(word == state)))
+    });
+    family(out, "device_health", "gauge", "How each queue's device is: 1 for the state that it is in.", health);
     let counted: Vec<(&Served, DiskStats, QueueCounters)> =
-        state.queues.iter().map(|queue| (queue, queue.q.disk_stats(), queue.q.counters())).collect();
-    begin(&mut out, "queue", "info", "What each queue is.");
-    for (Served { name, device, q, .. }, ..) in &counted {
-        let (name, device, scheduler, locking) = (escaped(name), escaped(device), q.scheduler(), q.locking());
-        let _ = writeln!(
-            out,
-            "blkmq_queue_info{{queue=\"{name}\",device=\"{device}\",scheduler=\"{scheduler}\",locking=\"{locking}\"}} 1"
-        );
-    }
-    begin(&mut out, "device_health", "gauge", "How each queue's device is: 1 for the state that it is in.");
-    for (Served { name, q, .. }, ..) in &counted {
-        let health = q.driver().health();
-        for state in Health::WORDS {
-            let (name, value) = (escaped(name), u8::from(health.word() == state));
-            let _ = writeln!(out, "blkmq_device_health{{queue=\"{name}\",state=\"{state}\"}} {value}");
-        }
-    }
-    begin(&mut out, "io_now", "gauge", "Requests in the queue just now.");
-    for (queue, stat, _) in &counted {
-        let _ = writeln!(out, "blkmq_io_now{{queue=\"{}\"}} {}", escaped(&queue.name), stat.in_flight);
-    }
-    begin(&mut out, "device_requests", "gauge", "Requests that the device has just now.");
-    for (Served { name, q, .. }, ..) in &counted {
-        for (operation, requests) in ["read", "other"].iter().zip(q.inflight()) {
-            let name = escaped(name);
-            let _ = writeln!(out, "blkmq_device_requests{{queue=\"{name}\",operation=\"{operation}\"}} {requests}");
-        }
-    }
-    for Family { name, help, of } in COUNTERS {
-        begin(&mut out, name, "counter", help);
-        for (queue, stat, stats) in &counted {
-            let value = match of(stat, stats) {
-                Sample::Count(count) => count.to_string(),
-                Sample::Ticks(ms) => format!("{}.{:03}", ms / 1000, ms % 1000),
-                Sample::Nanoseconds(ns) => seconds(ns),
+        queues.iter().map(|queue| (queue, queue.q.disk_stats(), queue.q.counters())).collect();
+    let in_flight = counted.iter().map(|(queue, stat, _)| (label(queue), stat.in_flight));
+    family(out, "io_now", "gauge", "Requests in the queue just now.", in_flight);
+    let of_device = queues.iter().flat_map(|Served { name, q, .. }| {
+        let of = |(operation, requests)| (labels([("queue", name), ("operation", operation)]), requests);
+        ["read", "other"].into_iter().zip(q.inflight()).map(of).collect::<Vec<_>>()
+    });
+    family(out, "device_requests", "gauge", "Requests that the device has just now.", of_device);
+    for Family { name, help, unit, of } in COUNTERS {
+        let sample = |(queue, stat, stats): &(&Served, DiskStats, QueueCounters)| {
+            let value = of(stat, stats);
+            let shown = match unit {
+                Unit::One => value.to_string(),
+                Unit::Ticks => format!("{}.{:03}", value / 1000, value % 1000),
+                Unit::Nanoseconds => seconds(value),
             };
-            let _ = writeln!(out, "blkmq_{name}_total{{queue=\"{}\"}} {value}", escaped(&queue.name));
-        }
+            (label(queue), shown)
+        };
+        family(out, name, "counter", help, counted.iter().map(sample));
     }
-    begin(&mut out, "wakeups", "counter", "Threads that another thread woke, by cause.");
-    for (queue, _, stats) in &counted {
-        for (cause, woken) in stats.wakeups.by_cause() {
-            let name = escaped(&queue.name);
-            let _ = writeln!(out, "blkmq_wakeups_total{{queue=\"{name}\",cause=\"{cause}\"}} {woken}");
-        }
-    }
-    show_limiters(&mut out, state);
+    let wakeups = counted.iter().flat_map(|(queue, _, stats)| {
+        stats.wakeups.by_cause().map(|(cause, woken)| (labels([("queue", &queue.name), ("cause", cause)]), woken))
+    });
+    family(out, "wakeups", "counter", "Threads that another thread woke, by cause.", wakeups);
+    show_limiters(out, queues);
     let name = "request_duration_seconds";
-    begin(&mut out, name, "histogram", "Time from a client's request to the reply to it.");
+    begin(out, name, "histogram", "Time from a client's request to the reply to it.");
     for (Served { name: queue, .. }, ..) in &counted {
         for front_end in FrontEnd::ALL {
-            let labels = format!("queue=\"{}\",front_end=\"{}\"", escaped(queue), front_end.word());
-            show_latencies(&mut out, name, &labels, &(state.latencies)(front_end, queue));
+            let labels = labels([("queue", queue), ("front_end", front_end.word())]);
+            show_latencies(out, name, &labels, &exports.latencies(front_end, queue));
         }
     }
-    show_errors(&mut out, state);
-    let clients = (state.connections)();
-    begin(&mut out, "clients", "gauge", "Connections of clients, machines, and block devices, by front-end.");
-    for front_end in FrontEnd::ALL.map(FrontEnd::word) {
-        let count = clients.iter().filter(|client| client.front_end == front_end).count();
-        let _ = writeln!(out, "blkmq_clients{{front_end=\"{front_end}\"}} {count}");
-    }
-    let (used, most) = (state.memory)();
-    begin(&mut out, "memory_bytes", "gauge", "Memory that clients have, for the data of their requests and beside it.");
-    let _ = writeln!(out, "blkmq_memory_bytes {used}");
-    begin(&mut out, "memory_limit_bytes", "gauge", "Memory that clients may have, all together.");
-    let _ = writeln!(out, "blkmq_memory_limit_bytes {most}");
-    begin(&mut out, "connections_rejected", "counter", "Connections that were not served.");
-    let rejections = (state.rejections)();
-    for (reason, count) in [
+    // All kinds are there from the beginning, so that a reader sees the first error of a kind.
+    let errors = exports.answered().into_iter().flat_map(|answered| {
+        let of = |(front_end, errors): (&FrontEnd, _)| {
+            let labels = [("queue", &*answered.queue), ("export", &answered.export), ("front_end", front_end.word())];
+            by_kind(errors).into_iter().map(move |(kind, count)| {
+                let [queue, export, front_end] = labels;
+                (self::labels([queue, export, front_end, ("kind", &kind)]), count)
+            })
+        };
+        FrontEnd::ALL.iter().zip(&answered.errors).flat_map(of).collect::<Vec<_>>()
+    });
+    family(out, "request_errors", "counter", "Requests answered with an error.", errors);
+    let of_front_end = FrontEnd::ALL.map(FrontEnd::word).map(|front_end| {
+        let count = connections.iter().filter(|connection| connection.front_end == front_end).count();
+        (labels([("front_end", front_end)]), count)
+    });
+    let help = "Connections of clients, machines, and block devices, by front-end.";
+    family(out, "clients", "gauge", help, of_front_end);
+    let (used, most) = exports.read(blkmq_export::Server::memory);
+    let help = "Memory that clients have, for the data of their requests and beside it.";
+    family(out, "memory_bytes", "gauge", help, [(String::new(), used)]);
+    family(out, "memory_limit_bytes", "gauge", "Memory that clients may have, all together.", [(String::new(), most)]);
+    let rejections = exports.read(blkmq_export::Server::rejections);
+    let rejected = [
         ("not_allowed", rejections.denied),
         ("max_connections", rejections.full),
         ("too_many_negotiating", rejections.crowded),
         ("negotiation_timeout", rejections.late),
         ("no_descriptor", rejections.no_descriptor),
         ("queue_full", rejections.queue_full),
-    ] {
-        let _ = writeln!(out, "blkmq_connections_rejected_total{{reason=\"{reason}\"}} {count}");
-    }
-    show_connections(&mut out, &clients[..clients.len().min(MAX_CLIENTS)]);
-    show_shares(&mut out, state);
+    ];
+    let rejected = rejected.map(|(reason, count)| (labels([("reason", reason)]), count));
+    family(out, "connections_rejected", "counter", "Connections that were not served.", rejected);
+    show_connections(out, &connections[..connections.len().min(MAX_CLIENTS)]);
+    show_shares(out, queues);
     out.push_str("# EOF\n");
-    out
+    std::mem::take(out)
 }
 
 /// The limiters of the queues that have one. What a limiter does not know yet has no series.
-fn show_limiters(out: &mut String, state: &State) {
-    let limiters: Vec<(String, Told)> =
-        state.queues.iter().filter_map(|queue| Some((escaped(&queue.name), Told::of(&queue.q)?))).collect();
-    begin(out, "limiter_phase", "gauge", "What each queue's limiter does: 1 for the phase that it is in.");
-    for (queue, told) in &limiters {
-        for phase in Phase::ALL.map(Phase::name) {
-            let value = u8::from(told.phase == phase);
-            let _ = writeln!(out, "blkmq_limiter_phase{{queue=\"{queue}\",phase=\"{phase}\"}} {value}");
-        }
-    }
+fn show_limiters(out: &mut String, queues: &[Served]) {
+    let limiters: Vec<(&str, Told)> =
+        queues.iter().filter_map(|queue| Some((&*queue.name, Told::of(&queue.q)?))).collect();
+    let phases = limiters.iter().flat_map(|(queue, told)| {
+        let of = |phase| (labels([("queue", queue), ("phase", phase)]), u8::from(told.phase == phase));
+        Phase::ALL.map(Phase::name).map(of)
+    });
+    family(out, "limiter_phase", "gauge", "What each queue's limiter does: 1 for the phase that it is in.", phases);
     for (name, help, of) in [
         (
             "limiter_ceiling_requests_per_second",
@@ -150,152 +177,102 @@ fn show_limiters(out: &mut String, state: &State) {
             |ceiling| ceiling.bytes_per_second,
         ),
     ] {
-        begin(out, name, "gauge", help);
-        for (queue, told) in &limiters {
-            let Some(Ceilings { read, write }) = told.ceilings else { continue };
-            for (operation, ceiling) in [("read", read), ("write", write)] {
-                let value = of(ceiling);
-                let _ = writeln!(out, "blkmq_{name}{{queue=\"{queue}\",operation=\"{operation}\"}} {value:.3}");
-            }
-        }
+        let ceilings = limiters.iter().filter_map(|(queue, told)| Some((queue, told.ceilings?)));
+        let ceilings = ceilings.flat_map(|(queue, ceilings)| {
+            [("read", ceilings.read), ("write", ceilings.write)].map(|(operation, ceiling)| {
+                (labels([("queue", queue), ("operation", operation)]), format!("{:.3}", of(ceiling)))
+            })
+        });
+        family(out, name, "gauge", help, ceilings);
     }
-    for (name, help, of) in [
-        (
-            "limiter_in_flight_seconds",
-            "Predicted work that the device has just now.",
-            (|told| Some(seconds(told.in_flight_ns))) as fn(&Told) -> Option<String>,
-        ),
-        ("limiter_bound_seconds", "Work that the device may have; not shown while it is not bounded.", |told| {
-            told.bound_ns.map(seconds)
-        }),
-        ("limiter_held_back_requests", "Requests that wait while the limiter is not open.", |told| {
-            Some(told.held_back.to_string())
-        }),
-        ("limiter_target_seconds", "Time that reads may take in the device on average.", |told| {
-            told.target_ns.map(seconds)
-        }),
-        (
-            "limiter_target_met",
-            "Whether reads kept to the target in the last tenth of a second in which the device worked.",
-            |told| told.target_met.map(|met| u8::from(met).to_string()),
-        ),
-    ] {
-        begin(out, name, "gauge", help);
-        for (queue, told) in &limiters {
-            if let Some(value) = of(told) {
-                let _ = writeln!(out, "blkmq_{name}{{queue=\"{queue}\"}} {value}");
-            }
-        }
-    }
-    let name = "limiter_ceilings_measured";
-    begin(out, name, "counter", "How many times the ceiling was measured.");
-    for (queue, told) in &limiters {
-        let _ = writeln!(out, "blkmq_{name}_total{{queue=\"{queue}\"}} {}", told.ceilings_measured);
-    }
-}
-
-/// Requests that were answered with an error. All kinds are there from the beginning, so that a reader sees the first
-/// error of a kind.
-fn show_errors(out: &mut String, state: &State) {
-    let name = "request_errors";
-    begin(out, name, "counter", "Requests answered with an error.");
-    for answered in (state.answered)() {
-        let [queue, export] = [&answered.queue, &answered.export].map(|text| escaped(text));
-        for (front_end, errors) in FrontEnd::ALL.iter().zip(&answered.errors) {
-            let labels = format!("queue=\"{queue}\",export=\"{export}\",front_end=\"{}\"", front_end.word());
-            for (kind, count) in by_kind(errors) {
-                let _ = writeln!(out, "blkmq_{name}_total{{{labels},kind=\"{kind}\"}} {count}");
-            }
-        }
-    }
+    let mut gauge = |name, help, of: fn(&Told) -> Option<String>| {
+        let sample = |(queue, told): &(&str, Told)| Some((labels([("queue", queue)]), of(told)?));
+        family(out, name, "gauge", help, limiters.iter().filter_map(sample));
+    };
+    gauge("limiter_in_flight_seconds", "Predicted work that the device has just now.", |told| {
+        Some(seconds(told.in_flight_ns))
+    });
+    gauge("limiter_bound_seconds", "Work that the device may have; not shown while it is not bounded.", |told| {
+        told.bound_ns.map(seconds)
+    });
+    gauge("limiter_held_back_requests", "Requests that wait while the limiter is not open.", |told| {
+        Some(told.held_back.to_string())
+    });
+    gauge("limiter_target_seconds", "Time that reads may take in the device on average.", |told| {
+        told.target_ns.map(seconds)
+    });
+    let help = "Whether reads kept to the target in the last tenth of a second in which the device worked.";
+    gauge("limiter_target_met", help, |told| told.target_met.map(|met| u8::from(met).to_string()));
+    let measured = limiters.iter().map(|(queue, told)| (labels([("queue", queue)]), told.ceilings_measured));
+    family(out, "limiter_ceilings_measured", "counter", "How many times the ceiling was measured.", measured);
 }
 
 /// The clients of each queue, with their shares.
-fn show_shares(out: &mut String, state: &State) {
-    let shares = |queue: &Served| tenants::shares(queue).into_iter().take(MAX_CLIENTS).collect::<Vec<_>>();
-    let shares: Vec<Share> = state.queues.iter().flat_map(shares).collect();
-    for (name, help, of) in [
-        ("share_weight", "The weight of a client.", (|share| share.weight.into()) as fn(&Share) -> u64),
-        ("share_connections", "Connections of a client.", |share| share.connections.into()),
-        ("share_outstanding", "Operations of a client that are not over.", |share| share.outstanding),
-        ("share_waiting", "Requests of a client that the device does not have yet.", |share| share.waiting),
-        ("share_waits", "Whether the requests of a client waited in the last second.", |share| share.waits.into()),
-        ("share_asks_for_less", "Whether a client asked for less than its part in the last second.", |share| {
-            share.asks_for_less.into()
-        }),
-    ] {
-        begin(out, name, "gauge", help);
-        for share in &shares {
-            let _ = writeln!(out, "blkmq_{name}{{{}}} {}", labels_of_share(share), of(share));
-        }
-    }
-    for (name, help, of) in [
-        (
-            "share_due_ratio",
-            "The part of a queue's sectors that is due to a client.",
-            (|parts| parts.due) as fn(&Parts) -> Option<f64>,
-        ),
-        ("share_received_ratio", "The part of a queue's sectors that a client received.", |parts| parts.received),
-    ] {
-        begin(out, name, "gauge", help);
-        for share in &shares {
-            for (window, parts) in [("1s", &share.second), ("1m", &share.minute)] {
-                if let Some(part) = of(parts) {
-                    let labels = labels_of_share(share);
-                    let _ = writeln!(out, "blkmq_{name}{{{labels},window=\"{window}\"}} {part:.6}");
-                }
-            }
-        }
-    }
-}
-
-/// The labels of a client.
-fn labels_of_share(share: &Share) -> String {
-    let [queue, client] = [&share.queue, &share.client].map(|text| escaped(text));
-    let group = escaped(share.group.as_deref().unwrap_or_default());
-    format!("queue=\"{queue}\",group=\"{group}\",client=\"{client}\"")
+fn show_shares(out: &mut String, queues: &[Served]) {
+    let shares: Vec<Share> =
+        queues.iter().flat_map(|queue| tenants::shares(queue).into_iter().take(MAX_CLIENTS)).collect();
+    let of_share = |Share { queue, group, client, .. }: &Share| {
+        labels([("queue", queue), ("group", group.as_deref().unwrap_or_default()), ("client", client)])
+    };
+    let mut gauge = |name, help, of: fn(&Share) -> u64| {
+        family(out, name, "gauge", help, shares.iter().map(|share| (of_share(share), of(share))));
+    };
+    gauge("share_weight", "The weight of a client.", |share| share.weight.into());
+    gauge("share_connections", "Connections of a client.", |share| share.connections.into());
+    gauge("share_outstanding", "Operations of a client that are not over.", |share| share.outstanding);
+    gauge("share_waiting", "Requests of a client that the device does not have yet.", |share| share.waiting);
+    let help = "Whether the requests of a client waited in the last second.";
+    gauge("share_waits", help, |share| share.waits.into());
+    let help = "Whether a client asked for less than its part in the last second.";
+    gauge("share_asks_for_less", help, |share| share.asks_for_less.into());
+    let mut ratio = |name, help, of: fn(&Parts) -> Option<f64>| {
+        let samples = shares.iter().flat_map(|share| {
+            let part = |(window, parts)| {
+                Some((format!("{},window=\"{window}\"", of_share(share)), format!("{:.6}", of(parts)?)))
+            };
+            [("1s", &share.second), ("1m", &share.minute)].into_iter().filter_map(part).collect::<Vec<_>>()
+        });
+        family(out, name, "gauge", help, samples);
+    };
+    ratio("share_due_ratio", "The part of a queue's sectors that is due to a client.", |parts| parts.due);
+    ratio("share_received_ratio", "The part of a queue's sectors that a client received.", |parts| parts.received);
 }
 
 /// The connections, by number. A number is never used again, so each counter begins at 0 and only grows.
 fn show_connections(out: &mut String, clients: &[Connection]) {
-    for (name, help, of) in [
-        ("client_requests", "Requests taken from a client.", (|client| client.requests) as fn(&Connection) -> u64),
-        ("client_bytes", "Bytes that a client has read or written.", |client| client.bytes),
-        ("client_errors", "Requests of a client answered with an error.", |client| client.errors.values().sum()),
-    ] {
-        begin(out, name, "counter", help);
-        for client in clients {
-            let _ = writeln!(out, "blkmq_{name}_total{{{}}} {}", labels(client), of(client));
-        }
-    }
+    let mut counter = |name, help, of: fn(&Connection) -> u64| {
+        family(out, name, "counter", help, clients.iter().map(|client| (of_connection(client), of(client))));
+    };
+    counter("client_requests", "Requests taken from a client.", |client| client.requests);
+    counter("client_bytes", "Bytes that a client has read or written.", |client| client.bytes);
+    counter("client_errors", "Requests of a client answered with an error.", |client| client.errors.values().sum());
     let name = "client_request_duration_seconds";
     begin(out, name, "histogram", "Time from a request of a client to the reply to it.");
     for client in clients {
-        show_latencies(out, name, &labels(client), &client.latencies);
+        show_latencies(out, name, &of_connection(client), &client.latencies);
     }
 }
 
 /// The labels of a connection.
-fn labels(client: &Connection) -> String {
-    let [queue, export] = [&client.queue, &client.export].map(|text| escaped(text.as_deref().unwrap_or_default()));
-    let (peer, front_end) = (escaped(&client.peer), &client.front_end);
+fn of_connection(Connection { number, front_end, queue, export, peer, name, .. }: &Connection) -> String {
+    let [queue, export] = [queue, export].map(|text| text.as_deref().unwrap_or_default());
+    let number = number.to_string();
+    let all =
+        labels([("queue", queue), ("export", export), ("front_end", front_end), ("client", &number), ("peer", peer)]);
     // A label that is absent is the same as an empty one.
-    let name = client.name.as_ref().map(|name| format!(",name=\"{}\"", escaped(name))).unwrap_or_default();
-    let number = client.number;
-    format!("queue=\"{queue}\",export=\"{export}\",front_end=\"{front_end}\",client=\"{number}\",peer=\"{peer}\"{name}")
+    name.as_ref().map_or(all.clone(), |name| format!("{all},{}", labels([("name", name)])))
 }
 
 /// The histogram of each kind of request that has occurred.
 fn show_latencies(out: &mut String, name: &str, labels: &str, latencies: &Latencies) {
-    for (kind, operation) in
-        [(Kind::Read, "read"), (Kind::Write, "write"), (Kind::Discard, "discard"), (Kind::Flush, "flush")]
-    {
+    let kinds = [(Kind::Read, "read"), (Kind::Write, "write"), (Kind::Discard, "discard"), (Kind::Flush, "flush")];
+    for (kind, operation) in kinds {
         let histogram = latencies.of(kind);
-        let labels = format!("{labels},operation=\"{operation}\"");
-        let mut count = 0;
         if histogram.count() == 0 {
             continue;
         }
+        let labels = format!("{labels},operation=\"{operation}\"");
+        let mut count = 0;
         for (bucket, requests) in histogram.buckets.iter().enumerate() {
             count += requests;
             let upper = Histogram::upper_ns(bucket).map_or_else(|| "+Inf".to_owned(), seconds);
@@ -312,7 +289,7 @@ fn seconds(ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
+    use std::collections::{BTreeMap, HashSet};
     use std::sync::Arc;
 
     use blkmq::RequestQueue;
@@ -354,17 +331,9 @@ mod tests {
             errors: Default::default(),
             latencies: Latencies::default(),
         };
-        let state = State {
-            queues: vec![queue("default", &q), queue("a\"b\\c\n", &q), queue("bounded", &with_limiter)],
-            connections: Box::new(move || (1..=1000).map(client).collect()),
-            latencies: Box::new(|_, _| Latencies::default()),
-            answered: Box::new(Vec::new),
-            rejections: Box::new(blkmq_export::Rejections::default),
-            memory: Box::new(|| (1, 2)),
-            sockets: Box::new(|| Ok(Vec::new())),
-            stop: Box::new(|| ()),
-        };
-        let text = text(&state);
+        let queues = [queue("default", &q), queue("a\"b\\c\n", &q), queue("bounded", &with_limiter)];
+        let exports = Exports { server: Arc::default(), queues: BTreeMap::new() };
+        let text = render(&queues, &exports, &(1..=1000).map(client).collect::<Vec<_>>());
         assert!(text.ends_with("\n# EOF\n") && !text.contains("\n\n"), "{text}");
         assert!(text.contains("\nblkmq_io_now{queue=\"a\\\"b\\\\c\\n\"} 0\n"), "{text}");
         assert!(

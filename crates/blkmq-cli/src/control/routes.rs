@@ -38,7 +38,7 @@ pub(super) fn answer(state: &State, request: &Request) -> (Answer, Then) {
         ["queues"] => get(&|| Answer::json(&state.queues.iter().map(describe).collect::<Vec<_>>())),
         ["queues", name] => of(name, &|queue| get(&|| Answer::json(&describe(queue)))),
         ["queues", name, "stat"] => {
-            of(name, &|queue| get(&|| Answer::json(&Stat::of(name, &queue.q, &(state.answered)()))))
+            of(name, &|queue| get(&|| Answer::json(&Stat::of(name, &queue.q, &state.exports.answered()))))
         }
         ["queues", name, "dump"] => of(name, &|queue| get(&|| Answer::text(metrics::PLAIN, queue.q.dump()))),
         ["queues", name, "knobs", ref knob @ ..] if !knob.is_empty() => {
@@ -51,7 +51,7 @@ pub(super) fn answer(state: &State, request: &Request) -> (Answer, Then) {
         ["queues", name, "groups"] => of(name, &|queue| get(&|| Answer::json(&tenants::groups(queue)))),
         ["queues", name, "groups", path] => of(name, &|queue| tenants::group(queue, path, request)),
         ["queues", name, "groups", path, knob] => of(name, &|queue| tenants::group_knob(queue, path, knob, request)),
-        ["clients"] => get(&|| Answer::json(&(state.connections)())),
+        ["clients"] => get(&|| Answer::json(&state.exports.connections())),
         ["metrics"] => get(&|| Answer::text(metrics::KIND, metrics::text(state))),
         ["stop"] if request.method == "POST" => return (Answer::accepted(&json!({ "stopping": true })), Then::Stop),
         ["replace"] if request.method == "POST" => return replace(state),
@@ -79,7 +79,8 @@ fn replace(state: &State) -> (Answer, Then) {
     let Some(claim) = handover::Claim::take() else {
         return (Answer::refusal(CONFLICT, "another server takes the place of that server already"), Then::GoOn);
     };
-    match (state.sockets)() {
+    let sockets = state.exports.read(|server| Some(server.share_sockets()));
+    match sockets.unwrap_or_else(|| Ok(Vec::new())) {
         Ok(sockets) if sockets.len() <= handover::MAX_SOCKETS => {
             (Answer::json(&json!({ "sockets": sockets.len() })), Then::HandOver(claim, sockets))
         }
@@ -126,22 +127,17 @@ fn knobs(q: &RequestQueue) -> BTreeMap<String, String> {
 }
 
 fn knob(queue: &Served, knob: &str, request: &Request) -> Answer {
-    let set = match request.method.as_str() {
-        "GET" => Ok(()),
-        "PUT" => match std::str::from_utf8(&request.body) {
-            Ok(value) => set(&queue.q, knob, value.trim()),
-            Err(_) => return Answer::refusal(BAD_REQUEST, "the value is not UTF-8"),
-        },
-        _ => return Answer::not_allowed("GET, PUT"),
+    let answer = || {
+        let value = tenants::value(request)?;
+        if let Some(value) = value {
+            set(&queue.q, knob, value)?;
+        }
+        let is_about_shares = value.is_some() && matches!(knob, "scheduler" | "nr_requests" | "iosched/low_latency");
+        let warnings = if is_about_shares { queue.warn_of_shares() } else { Vec::new() };
+        let value = queue.q.knob(knob).map_err(refuse)?;
+        Ok(Answer::json(&Value { queue: queue.name.clone(), knob: knob.to_owned(), of: None, value, warnings }))
     };
-    let is_about_shares =
-        request.method == "PUT" && matches!(knob, "scheduler" | "nr_requests" | "iosched/low_latency");
-    let warnings = if is_about_shares && set.is_ok() { queue.warn_of_shares() } else { Vec::new() };
-    let shown = set.and_then(|()| queue.q.knob(knob).map_err(refuse));
-    shown.map_or_else(
-        |refusal| refusal,
-        |value| Answer::json(&Value { queue: queue.name.clone(), knob: knob.to_owned(), of: None, value, warnings }),
-    )
+    answer().unwrap_or_else(|refusal| refusal)
 }
 
 fn refuse(error: QueueError) -> Answer {

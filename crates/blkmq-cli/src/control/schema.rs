@@ -76,7 +76,30 @@ pub(crate) struct Value {
     pub(crate) warnings: Vec<String>,
 }
 
-/// A queue's statistics: the kernel's 17 numbers, in its order and with its units.
+/// The kernel's 17 numbers, in its order and with its units.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "blkmq::DiskStats")]
+struct KernelStat {
+    read_ios: u64,
+    read_merges: u64,
+    read_sectors: u64,
+    read_ticks: u64,
+    write_ios: u64,
+    write_merges: u64,
+    write_sectors: u64,
+    write_ticks: u64,
+    in_flight: u64,
+    io_ticks: u64,
+    time_in_queue: u64,
+    discard_ios: u64,
+    discard_merges: u64,
+    discard_sectors: u64,
+    discard_ticks: u64,
+    flush_ios: u64,
+    flush_ticks: u64,
+}
+
+/// A queue's statistics.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Stat {
     pub(crate) queue: String,
@@ -84,23 +107,8 @@ pub(crate) struct Stat {
     pub(crate) health: Health,
     /// Since the queue was made.
     pub(crate) uptime_ns: u64,
-    pub(crate) read_ios: u64,
-    pub(crate) read_merges: u64,
-    pub(crate) read_sectors: u64,
-    pub(crate) read_ticks: u64,
-    pub(crate) write_ios: u64,
-    pub(crate) write_merges: u64,
-    pub(crate) write_sectors: u64,
-    pub(crate) write_ticks: u64,
-    pub(crate) in_flight: u64,
-    pub(crate) io_ticks: u64,
-    pub(crate) time_in_queue: u64,
-    pub(crate) discard_ios: u64,
-    pub(crate) discard_merges: u64,
-    pub(crate) discard_sectors: u64,
-    pub(crate) discard_ticks: u64,
-    pub(crate) flush_ios: u64,
-    pub(crate) flush_ticks: u64,
+    #[serde(flatten, with = "KernelStat")]
+    pub(crate) kernel: blkmq::DiskStats,
     /// Reads, and other requests, that the driver has now.
     pub(crate) inflight: [u32; 2],
     /// The exports in front of it.
@@ -130,7 +138,6 @@ pub(crate) struct Answered {
 impl Stat {
     /// The present numbers of a queue.
     pub(crate) fn of(queue: &str, q: &blkmq::RequestQueue, answered: &[Answered]) -> Self {
-        let stat = q.disk_stats();
         let exports: Vec<_> = answered.iter().filter(|answered| answered.queue == queue).collect();
         let mut errors = Errors::default();
         exports.iter().flat_map(|answered| answered.errors).for_each(|of| errors += of);
@@ -139,23 +146,7 @@ impl Stat {
             health: Health::of(q),
             // The queue's clock begins when the queue is made.
             uptime_ns: q.clock().now().0,
-            read_ios: stat.read_ios,
-            read_merges: stat.read_merges,
-            read_sectors: stat.read_sectors,
-            read_ticks: stat.read_ticks,
-            write_ios: stat.write_ios,
-            write_merges: stat.write_merges,
-            write_sectors: stat.write_sectors,
-            write_ticks: stat.write_ticks,
-            in_flight: stat.in_flight,
-            io_ticks: stat.io_ticks,
-            time_in_queue: stat.time_in_queue,
-            discard_ios: stat.discard_ios,
-            discard_merges: stat.discard_merges,
-            discard_sectors: stat.discard_sectors,
-            discard_ticks: stat.discard_ticks,
-            flush_ios: stat.flush_ios,
-            flush_ticks: stat.flush_ticks,
+            kernel: q.disk_stats(),
             inflight: q.inflight(),
             exports: exports.iter().map(|answered| answered.export.clone()).collect(),
             errors: by_kind(&errors),

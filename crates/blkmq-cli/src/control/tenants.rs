@@ -6,35 +6,13 @@ use blkmq_export::PlacementError;
 use super::http::{Answer, BAD_REQUEST, CONFLICT, NOT_FOUND, Request};
 use super::schema::{Group, Parts, Share, Value};
 use super::shares::idle_weights;
-use super::{Served, history, sampler};
-
-impl From<history::Parts> for Parts {
-    fn from(history::Parts { due, received }: history::Parts) -> Self {
-        Self { due, received }
-    }
-}
+use super::{Served, sampler};
 
 /// Every client with its share, as the last second left it.
 pub(super) fn shares(queue: &Served) -> Vec<Share> {
-    let share = |standing: history::Standing| {
-        let history::Seen { name, weight, group, connections, outstanding, waiting, .. } = standing.seen;
-        Share {
-            queue: queue.name.clone(),
-            client: name,
-            group: (!group.is_empty()).then_some(group),
-            weight,
-            connections,
-            second: standing.second.into(),
-            minute: standing.minute.into(),
-            outstanding,
-            waiting,
-            waits: standing.doing == history::Doing::Waits,
-            asks_for_less: standing.doing == history::Doing::AsksForLess,
-        }
-    };
     // A client is asked for as it is now: it may have come after the last look, or have another weight since then.
     let seen = sampler::seen(&queue.q);
-    sampler::lock(&queue.history).standings(seen).into_iter().map(share).collect()
+    sampler::lock(&queue.history).shares(&queue.name, seen)
 }
 
 /// Every group with the share of all clients in it and in its groups, each group behind its parent.
@@ -72,7 +50,7 @@ fn refuse(error: &PlacementError) -> Answer {
 }
 
 /// The text that is to be set, if something is to be set.
-fn value(request: &Request) -> Result<Option<&str>, Answer> {
+pub(super) fn value(request: &Request) -> Result<Option<&str>, Answer> {
     match request.method.as_str() {
         "GET" => Ok(None),
         "PUT" => match std::str::from_utf8(&request.body) {
@@ -103,17 +81,15 @@ pub(super) fn client_knob(queue: &Served, client: &str, knob: &str, request: &Re
             ("group", Some(path)) => queue.placement.move_client(client, path),
             ("weight" | "group", None) => Ok(()),
             _ => {
-                return Err(Answer::refusal(
-                    NOT_FOUND,
-                    format!("a client has no knob '{knob}'; it has: weight, group"),
-                ));
+                let what = format!("a client has no knob '{knob}'; it has: weight, group");
+                return Err(Answer::refusal(NOT_FOUND, what));
             }
         };
         set.map_err(|error| refuse(&error))?;
         let found = sampler::seen(&queue.q).into_iter().find(|seen| seen.name == client);
         let unknown = || PlacementError::Queue(TenantError::UnknownClient(client.to_owned()).into());
-        let history::Seen { weight, group, .. } = found.ok_or_else(|| refuse(&unknown()))?;
-        let shown = if knob == "weight" { weight.to_string() } else { group };
+        let found = found.ok_or_else(|| refuse(&unknown()))?;
+        let shown = if knob == "weight" { found.weight.to_string() } else { found.group };
         Ok(show(queue, format!("client={client}"), knob, shown, value.is_some()))
     };
     answer().unwrap_or_else(|refusal| refusal)

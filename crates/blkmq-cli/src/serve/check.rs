@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use blkmq_workbench::TextError;
 
-use super::name::shown;
 use super::plan::Plan;
 use super::warnings::warnings;
 use super::{limits, machine, metrics, nbd, placed, queue, ublk};
+use crate::control::name::shown;
 
 /// Checks the options and the configuration of a server without opening anything. A running server with the same
 /// devices and addresses is no obstacle. Returns what such a server would warn of at its start, by what is known

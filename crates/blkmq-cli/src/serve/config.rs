@@ -13,9 +13,9 @@ use toml::Spanned;
 use super::allow;
 use super::given::{Given, Word};
 use super::group::WrittenGroup;
-use super::name::{DEFAULT, shown};
 use super::placement::{self, Placements, WrittenRule};
 use super::priority::priority;
+use crate::control::name::{DEFAULT, shown};
 
 /// What a queue is built from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

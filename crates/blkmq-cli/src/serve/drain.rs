@@ -9,10 +9,10 @@ use blkmq::RequestQueue;
 use blkmq_export::ClientInfo;
 
 use super::command::{self, Running};
-use super::name::shown;
 use super::nbd::Nbd;
 use super::standby::Standby;
 use super::{Event, notify};
+use crate::control::name::shown;
 use crate::operator;
 use blkmq_program::Failure;
 use blkmq_program::render::counted;

@@ -1,7 +1,6 @@
 //! The NBD server in front of the queues.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::net::ToSocketAddrs;
 use std::os::fd::OwnedFd;
 use std::path::absolute;
@@ -11,8 +10,7 @@ use std::time::Duration;
 
 use blkmq::RequestQueue;
 use blkmq_export::{
-    Address, ClientInfo, Engine, Export, FrontEnd, Latencies, Level, Placement, Rejections, Server, StartError, Stop,
-    Tls, TlsError,
+    Address, ClientInfo, Engine, Export, FrontEnd, Level, Placement, Server, StartError, Stop, Tls, TlsError,
 };
 use blkmq_workbench::TextError;
 
@@ -20,11 +18,9 @@ use super::config;
 use super::given::Given;
 use super::limits;
 use super::machine;
-use super::name::shown;
 use super::plan::Plan;
 use super::standby::Standby;
-use crate::control::LatenciesOf;
-use crate::control::schema::{Answered, Connection, by_kind};
+use crate::control::exports::Exports;
 use crate::operator;
 use blkmq_program::Failure;
 
@@ -176,78 +172,10 @@ impl Nbd {
         self.uris.iter().skip(export).step_by(self.nr_exports).cloned().collect()
     }
 
-    /// A function that tells which connections there are. The function may be called after the server's end, when there
-    /// are none.
-    pub(super) fn connections(&self, plan: &Plan) -> Box<dyn Fn() -> Vec<Connection> + Send + Sync> {
-        let slot = Arc::clone(&self.slot);
-        let queues = queues(plan);
-        Box::new(move || {
-            let found = lock(&slot).as_ref().map(Server::clients).unwrap_or_default();
-            let client = |info: ClientInfo| Connection {
-                number: info.number,
-                front_end: info.front_end.word().to_owned(),
-                queue: info.export.as_ref().and_then(|name| queues.get(name)).cloned(),
-                export: info.export.as_deref().map(shown).map(str::to_owned),
-                peer: info.peer,
-                name: info.name,
-                client: info.client,
-                requests: info.requests,
-                bytes: info.bytes,
-                errors: by_kind(&info.errors),
-                latencies: info.latencies,
-            };
-            found.into_iter().map(client).collect()
-        })
-    }
-
-    /// A function that tells how much memory clients have and may have; both are 0 once the server has ended.
-    pub(super) fn memory(&self) -> Box<dyn Fn() -> (usize, usize) + Send + Sync> {
-        let slot = Arc::clone(&self.slot);
-        Box::new(move || lock(&slot).as_ref().map(Server::memory).unwrap_or_default())
-    }
-
-    /// A function that counts the connections that were not served; there are none once the server has ended.
-    pub(super) fn rejections(&self) -> Box<dyn Fn() -> Rejections + Send + Sync> {
-        let slot = Arc::clone(&self.slot);
-        Box::new(move || lock(&slot).as_ref().map(Server::rejections).unwrap_or_default())
-    }
-
-    /// A function that tells how long the requests of a queue's clients took that came through a front-end. The
-    /// function tells of no requests once the server has ended.
-    pub(super) fn latencies(&self, plan: &Plan) -> Box<LatenciesOf> {
-        let slot = Arc::clone(&self.slot);
-        let queues = queues(plan);
-        Box::new(move |front_end, queue| {
-            let mut sum = Latencies::default();
-            if let Some(server) = &*lock(&slot) {
-                let exports = queues.iter().filter(|(_, of)| *of == queue);
-                exports.for_each(|(export, _)| sum += server.latencies(front_end, export));
-            }
-            sum
-        })
-    }
-
-    /// A function that counts what was answered for each export. The function returns nothing once the server has
-    /// ended.
-    pub(super) fn answered(&self, plan: &Plan) -> Box<dyn Fn() -> Vec<Answered> + Send + Sync> {
-        let slot = Arc::clone(&self.slot);
-        let queues = queues(plan);
-        Box::new(move || {
-            let slot = lock(&slot);
-            let errors = |front_end, export| slot.as_ref().map(|server| server.errors(front_end, export));
-            let answered = queues.iter().map(|(export, queue)| Answered {
-                queue: queue.clone(),
-                export: shown(export).to_owned(),
-                errors: FrontEnd::ALL.map(|front_end| errors(front_end, export).unwrap_or_default()),
-            });
-            answered.collect()
-        })
-    }
-
-    /// A function that hands the listening sockets to a server that takes the place of this one.
-    pub(super) fn sockets(&self) -> Box<dyn Fn() -> io::Result<Vec<OwnedFd>> + Send + Sync> {
-        let slot = Arc::clone(&self.slot);
-        Box::new(move || lock(&slot).as_ref().map_or_else(|| Ok(Vec::new()), Server::share_sockets))
+    /// The exports, for the control socket.
+    pub(super) fn exports(&self, plan: &Plan) -> Exports {
+        let queue = |export: &config::Export| (export.name.text.clone(), export.queue().to_owned());
+        Exports { server: Arc::clone(&self.slot), queues: plan.exports.iter().map(queue).collect() }
     }
 
     /// Takes no more requests. Calls `done` when the requests that were taken are answered and the clients are gone.
@@ -293,11 +221,6 @@ impl Nbd {
 /// Whether it is a client of NBD, or a machine. Block devices end when such clients are gone.
 fn is_connection(client: &ClientInfo) -> bool {
     client.front_end != FrontEnd::Ublk
-}
-
-/// What commands call the queue of each export.
-fn queues(plan: &Plan) -> BTreeMap<String, String> {
-    plan.exports.iter().map(|export| (export.name.text.clone(), export.queue().to_owned())).collect()
 }
 
 /// Writes what should not happen to standard error. That clients come and go is not written.

@@ -12,7 +12,7 @@ use toml::Spanned;
 use super::allow::{hidden_certificate, user_number};
 use super::given::{Given, Word};
 use super::group::WrittenGroup;
-use super::name::{asked, shown};
+use crate::control::name::{asked, shown};
 
 /// A rule for clients as it is written.
 #[derive(Debug, Default, Deserialize)]

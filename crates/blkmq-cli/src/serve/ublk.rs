@@ -12,8 +12,8 @@ use blkmq_workbench::TextError;
 use super::Event;
 use super::config::Export;
 use super::given::Given;
-use super::name::shown;
 use super::plan::Plan;
+use crate::control::name::shown;
 use crate::operator;
 use blkmq_program::Failure;
 

@@ -4,9 +4,9 @@
 use blkmq::RequestQueue;
 
 use super::config::{Disk, Export};
-use super::name::shown;
 use super::placed::Placements;
 use super::plan::Plan;
+use crate::control::name::shown;
 use crate::control::shares::{Share, Shares};
 
 /// Everything that a server with this plan warns of at its start, a line each.

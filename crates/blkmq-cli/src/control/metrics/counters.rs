@@ -4,134 +4,69 @@ use blkmq::{DiskStats, QueueCounters};
 
 const SECTOR: u64 = 512;
 
-/// The value of a family, in the unit that ends the family's name.
-pub(super) enum Sample {
-    Count(u64),
+/// The unit of a counter.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Unit {
+    /// None, or that in which the family's name ends.
+    One,
     /// Milliseconds, shown in seconds.
-    Ticks(u64),
+    Ticks,
     /// Shown in seconds.
-    Nanoseconds(u64),
+    Nanoseconds,
 }
 
 /// A family of counters, with a value for each queue.
 pub(super) struct Family {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
-    pub(super) of: fn(&DiskStats, &QueueCounters) -> Sample,
+    pub(super) unit: Unit,
+    pub(super) of: fn(&DiskStats, &QueueCounters) -> u64,
+}
+
+const fn count(name: &'static str, help: &'static str, of: fn(&DiskStats, &QueueCounters) -> u64) -> Family {
+    Family { name, help, unit: Unit::One, of }
+}
+
+const fn ticks(name: &'static str, help: &'static str, of: fn(&DiskStats, &QueueCounters) -> u64) -> Family {
+    Family { name, help, unit: Unit::Ticks, of }
+}
+
+const fn nanoseconds(name: &'static str, help: &'static str, of: fn(&DiskStats, &QueueCounters) -> u64) -> Family {
+    Family { name, help, unit: Unit::Nanoseconds, of }
 }
 
 pub(super) const COUNTERS: &[Family] = &[
-    Family { name: "reads_completed", help: "Reads that completed.", of: |stat, _| Sample::Count(stat.read_ios) },
-    Family {
-        name: "reads_merged",
-        help: "Reads that joined another one.",
-        of: |stat, _| Sample::Count(stat.read_merges),
-    },
-    Family {
-        name: "read_bytes",
-        help: "Bytes of reads that completed.",
-        of: |stat, _| Sample::Count(stat.read_sectors.wrapping_mul(SECTOR)),
-    },
-    Family { name: "read_time_seconds", help: "Time that reads took.", of: |stat, _| Sample::Ticks(stat.read_ticks) },
-    Family { name: "writes_completed", help: "Writes that completed.", of: |stat, _| Sample::Count(stat.write_ios) },
-    Family {
-        name: "writes_merged",
-        help: "Writes that joined another one.",
-        of: |stat, _| Sample::Count(stat.write_merges),
-    },
-    Family {
-        name: "written_bytes",
-        help: "Bytes of writes that completed.",
-        of: |stat, _| Sample::Count(stat.write_sectors.wrapping_mul(SECTOR)),
-    },
-    Family {
-        name: "write_time_seconds",
-        help: "Time that writes took.",
-        of: |stat, _| Sample::Ticks(stat.write_ticks),
-    },
-    Family {
-        name: "io_time_seconds",
-        help: "Time in which something was in the queue.",
-        of: |stat, _| Sample::Ticks(stat.io_ticks),
-    },
-    Family {
-        name: "io_time_weighted_seconds",
-        help: "Time that all requests took.",
-        of: |stat, _| Sample::Ticks(stat.time_in_queue),
-    },
-    Family {
-        name: "discards_completed",
-        help: "Discards that completed.",
-        of: |stat, _| Sample::Count(stat.discard_ios),
-    },
-    Family {
-        name: "discards_merged",
-        help: "Discards that joined another one.",
-        of: |stat, _| Sample::Count(stat.discard_merges),
-    },
-    Family {
-        name: "discarded_bytes",
-        help: "Bytes of discards that completed.",
-        of: |stat, _| Sample::Count(stat.discard_sectors.wrapping_mul(SECTOR)),
-    },
-    Family {
-        name: "discard_time_seconds",
-        help: "Time that discards took.",
-        of: |stat, _| Sample::Ticks(stat.discard_ticks),
-    },
-    Family {
-        name: "flush_requests",
-        help: "Flushes of the device that completed.",
-        of: |stat, _| Sample::Count(stat.flush_ios),
-    },
-    Family {
-        name: "flush_requests_time_seconds",
-        help: "Time that flushes took.",
-        of: |stat, _| Sample::Ticks(stat.flush_ticks),
-    },
-    Family {
-        name: "errors",
-        help: "Operations that completed with an error.",
-        of: |_, stats| Sample::Count(stats.errors),
-    },
-    Family {
-        name: "timeouts",
-        help: "Requests completed because of a timeout.",
-        of: |_, stats| Sample::Count(stats.timeouts),
-    },
-    Family {
-        name: "requeues",
-        help: "Requests that the device gave back for another try.",
-        of: |_, stats| Sample::Count(stats.requeued),
-    },
-    Family {
-        name: "bypassed",
-        help: "Requests that passed the scheduler by.",
-        of: |_, stats| Sample::Count(stats.bypassed),
-    },
-    Family {
-        name: "scheduler_holds",
-        help: "Acquisitions of the scheduler's lock.",
-        of: |_, stats| Sample::Count(stats.holds),
-    },
-    Family {
-        name: "scheduler_dispatched",
-        help: "Requests that the scheduler dispatched.",
-        of: |_, stats| Sample::Count(stats.dispatched + stats.dispatched_fast),
-    },
-    Family {
-        name: "bypass_gate_opened",
-        help: "Openings of the gate that lets requests pass the scheduler by while nothing waits.",
-        of: |_, stats| Sample::Count(stats.gate.opened),
-    },
-    Family {
-        name: "bypass_gate_shut",
-        help: "Closings of the gate that lets requests pass the scheduler by.",
-        of: |_, stats| Sample::Count(stats.gate.shut),
-    },
-    Family {
-        name: "bypass_gate_shut_seconds",
-        help: "Time in which the gate was shut.",
-        of: |_, stats| Sample::Nanoseconds(stats.gate.shut_ns),
-    },
+    count("reads_completed", "Reads that completed.", |stat, _| stat.read_ios),
+    count("reads_merged", "Reads that joined another one.", |stat, _| stat.read_merges),
+    count("read_bytes", "Bytes of reads that completed.", |stat, _| stat.read_sectors.wrapping_mul(SECTOR)),
+    ticks("read_time_seconds", "Time that reads took.", |stat, _| stat.read_ticks),
+    count("writes_completed", "Writes that completed.", |stat, _| stat.write_ios),
+    count("writes_merged", "Writes that joined another one.", |stat, _| stat.write_merges),
+    count("written_bytes", "Bytes of writes that completed.", |stat, _| stat.write_sectors.wrapping_mul(SECTOR)),
+    ticks("write_time_seconds", "Time that writes took.", |stat, _| stat.write_ticks),
+    ticks("io_time_seconds", "Time in which something was in the queue.", |stat, _| stat.io_ticks),
+    ticks("io_time_weighted_seconds", "Time that all requests took.", |stat, _| stat.time_in_queue),
+    count("discards_completed", "Discards that completed.", |stat, _| stat.discard_ios),
+    count("discards_merged", "Discards that joined another one.", |stat, _| stat.discard_merges),
+    count("discarded_bytes", "Bytes of discards that completed.", |stat, _| stat.discard_sectors.wrapping_mul(SECTOR)),
+    ticks("discard_time_seconds", "Time that discards took.", |stat, _| stat.discard_ticks),
+    count("flush_requests", "Flushes of the device that completed.", |stat, _| stat.flush_ios),
+    ticks("flush_requests_time_seconds", "Time that flushes took.", |stat, _| stat.flush_ticks),
+    count("errors", "Operations that completed with an error.", |_, stats| stats.errors),
+    count("timeouts", "Requests completed because of a timeout.", |_, stats| stats.timeouts),
+    count("requeues", "Requests that the device gave back for another try.", |_, stats| stats.requeued),
+    count("bypassed", "Requests that passed the scheduler by.", |_, stats| stats.bypassed),
+    count("scheduler_holds", "Acquisitions of the scheduler's lock.", |_, stats| stats.holds),
+    count("scheduler_dispatched", "Requests that the scheduler dispatched.", |_, stats| {
+        stats.dispatched + stats.dispatched_fast
+    }),
+    count(
+        "bypass_gate_opened",
+        "Openings of the gate that lets requests pass the scheduler by while nothing waits.",
+        |_, stats| stats.gate.opened,
+    ),
+    count("bypass_gate_shut", "Closings of the gate that lets requests pass the scheduler by.", |_, stats| {
+        stats.gate.shut
+    }),
+    nanoseconds("bypass_gate_shut_seconds", "Time in which the gate was shut.", |_, stats| stats.gate.shut_ns),
 ];
