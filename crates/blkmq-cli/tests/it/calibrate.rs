@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use crate::run::{blkmq, failed, interrupted, printed, refused, temporary};
+use crate::run::{blkmq, failed, interrupted, json, printed, refused, temporary};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
 fn calibrated(arguments: &[&str]) -> Value {
-    serde_json::from_str(&printed(&[&["calibrate"], arguments, &["--json"]].concat())).expect("it prints JSON")
+    json(&[&["calibrate"], arguments].concat())
 }
 
 fn number(value: &Value) -> f64 {
@@ -36,8 +36,7 @@ fn sweep(
         let _ = write!(text, "[d{depth}]\nstonewall\n{}\niodepth={depth}\n", lines(at));
     }
     let file = temporary(name, text.as_bytes());
-    let arguments = [&["bench", &file, "--json", "--scheduler", "none", "--device"], device].concat();
-    let found: Value = serde_json::from_str(&printed(&arguments)).expect("it prints JSON");
+    let found = json(&[&["bench", &file, "--scheduler", "none", "--device"], device].concat());
     let iops = |job: &Value| number(&job["read"]["iops"]) + number(&job["write"]["iops"]);
     depths.iter().copied().zip(found["jobs"].as_array().expect("jobs").iter().map(iops)).collect()
 }

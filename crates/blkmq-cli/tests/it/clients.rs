@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::served::{Served, flood, until};
+use crate::served::{Config, Served, flood, until};
 use rustix::process::Signal;
 
 /// The number of requests that the flooding client keeps outstanding.
@@ -17,14 +17,11 @@ const READS: usize = 16;
 /// A server whose device takes one request at a time, and longer for it than a busy machine mostly takes to wake a
 /// client. On its queue there are an ordinary export and one with a priority.
 fn with_priority(priority: &str) -> Served {
-    let folder = tempfile::tempdir().expect("there is room for a folder");
-    let config = folder.path().join("disks.toml");
     let text = format!(
         "device = \"null,irqmode=2,completion_nsec=1ms,hw_queue_depth=1,size=1G\"\nscheduler = \"mq-deadline\"\n\
          [[export]]\nname = \"other\"\nqueue = \"default\"\npriority = \"{priority}\"\n"
     );
-    std::fs::write(&config, text).expect("there is room for a file");
-    Served::start(&["--config", config.to_str().expect("the folder's name is text")])
+    Config::new(&text).serve()
 }
 
 /// How many reads of the flood are answered while one read of the other client is in progress: the median of many.

@@ -1,21 +1,15 @@
 //! Comparisons of two settings by `blkmq bench --ab`: how long they take, and what is said of them.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::run::{interrupt, printed, refused, temporary};
+use crate::run::{interrupt, printed, refused, spawn, temporary};
 
 /// Red if nobody is told at the beginning how long a comparison can take, also on a pipe.
 #[test]
 fn a_comparison_says_at_once_how_long_it_can_take() {
     let path = temporary("long.fio", b"[a]\nrw=randread\n");
-    let mut program = Command::new(env!("CARGO_BIN_EXE_blkmq"))
-        .args(["bench", &path, "--ab", "iostats=0,1", "--runtime", "20s"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
+    let mut program = spawn(&["bench", &path, "--ab", "iostats=0,1", "--runtime", "20s"]);
     let mut told = String::new();
     BufReader::new(program.stderr.take().expect("it is piped")).read_line(&mut told).expect("it is text");
     interrupt(&program);
@@ -56,7 +50,7 @@ fn a_comparison_says_what_would_give_it_more_rounds() {
     let limited = words(&["--for", "400ms", "--runtime", "40ms"]);
     assert!(limited.contains("is not reliable: give --for a longer time."), "{limited}");
     let counted = words(&["--rounds", "2", "--runtime", "5ms"]);
-    assert!(counted.contains("is not reliable: give more --rounds."), "{counted}");
+    assert!(counted.contains("fewer than 16 rounds is not reliable: give more --rounds."), "{counted}");
 }
 
 /// Red before: nothing said which device both sides had been compared on, so that the figures of null, which a job file

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::served::{Served, answer, ended, program, scheduler, until};
+use crate::served::{AtEnd, Served, answer, ended, program, scheduler, scrape, until};
 use serde_json::Value;
 
 #[test]
@@ -81,13 +81,11 @@ fn who_asks_nothing_gives_the_place_to_one_that_comes() {
 /// Red before a silent connection gave its place: the metrics were denied for as long as others came again.
 #[test]
 fn silent_connections_that_renew_themselves_keep_nobody_from_the_metrics() {
-    let server = Served::start(&["--metrics", "0"]);
-    let url = server.greeting.lines().find_map(|line| line.strip_prefix("metrics: http://")).unwrap();
-    let address = url.strip_suffix("/metrics").unwrap();
+    let (_server, address) = Served::with_metrics(&[]);
     let (nr_connected, ends) = (AtomicUsize::new(0), AtomicBool::new(false));
     let be_silent = || {
         while !ends.load(Ordering::Relaxed) {
-            let mut stream = TcpStream::connect(address).unwrap();
+            let mut stream = TcpStream::connect(&address).unwrap();
             stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
             nr_connected.fetch_add(1, Ordering::Relaxed);
             // Until the server closes the connection, which this end then makes anew.
@@ -98,26 +96,19 @@ fn silent_connections_that_renew_themselves_keep_nobody_from_the_metrics() {
         }
     };
     thread::scope(|scope| {
+        let _ends = AtEnd(|| ends.store(true, Ordering::Relaxed));
         (0..32).for_each(|_| _ = scope.spawn(be_silent));
         until(|| nr_connected.load(Ordering::Relaxed) >= 32);
-        let heads: Vec<_> = (0..10).map(|_| scrape(address)).collect();
-        ends.store(true, Ordering::Relaxed);
-        assert!(heads.iter().all(|head| head.starts_with("HTTP/1.1 200 OK\r\n")), "{heads:?}");
+        for _ in 0..10 {
+            let (head, _) = scrape(&address, "GET /metrics");
+            assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        }
     });
 }
 
 /// Whether the other end has closed the connection.
 fn is_end(error: &io::Error) -> bool {
     !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
-}
-
-/// The head of the answer to one who asks for the metrics by TCP; nothing if there is none.
-fn scrape(address: &str) -> String {
-    let mut stream = TcpStream::connect(address).expect("the server listens");
-    let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
-    let mut text = Vec::new();
-    let _ = stream.read_to_end(&mut text);
-    String::from_utf8_lossy(&text).lines().next().map(|line| format!("{line}\r\n")).unwrap_or_default()
 }
 
 #[test]

@@ -1,19 +1,13 @@
 //! `blkmq demo` from outside. `scripts/step demo` runs all of it and checks what it prints.
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Stdio};
 
-use crate::run::interrupt;
+use crate::run::{interrupt, spawn};
 
 /// Red if the flag of Ctrl-C does not reach the floods: they run to their end, and their results are printed.
 #[test]
 fn an_interrupted_demo_ends_without_what_it_has_not_measured() {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_blkmq"))
-        .arg("demo")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
+    let mut program = spawn(&["demo"]);
     let mut words = BufReader::new(program.stdout.take().expect("it is piped"));
     // Once the table's head is printed, the program handles Ctrl-C.
     let mut line = String::new();

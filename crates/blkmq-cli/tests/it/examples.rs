@@ -38,19 +38,8 @@ fn each_runs_or_is_refused_by_the_name_of_what_is_lacking() {
     for path in paths {
         let path = path.display().to_string();
         let mut program = Command::new(env!("CARGO_BIN_EXE_blkmq"));
-        program.args([
-            "bench",
-            &path,
-            "--device",
-            DEVICE,
-            "--clock",
-            "virtual",
-            "--runtime",
-            "10ms",
-            "--option",
-            "ramp_time=0",
-            "--json",
-        ]);
+        program.args(["bench", &path, "--device", DEVICE, "--json"]);
+        program.args(["--clock", "virtual", "--runtime", "10ms", "--option", "ramp_time=0"]);
         // Two files take options from the environment.
         program.envs([("FIO_RW", "randread"), ("FIO_IODEPTH", "4"), ("FIO_BS", "4k")]);
         let output = program.output().expect("the program starts");

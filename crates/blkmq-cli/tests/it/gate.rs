@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use crate::run::has_all;
+
 /// `slow` builds for longer than a step may be silent, and takes two seconds of processor time for it; `silent` runs
 /// and says nothing; `waits` is silent until `fuzz` has begun; the others pass at once.
 const STEP: &str = "#!/usr/bin/env bash
@@ -82,12 +84,7 @@ fn a_step_may_build_for_any_time_and_hangs_when_it_says_nothing() {
     assert!(matches!(cells[..], [built, _, 1..=4, 2, 3, 0, 0] if built >= 9), "{words}");
     let last: Vec<&str> = words.lines().collect();
     let [.., time, disk, sum] = last[..] else { panic!("{words}") };
-    assert!(
-        time.contains(" s in all, ")
-            && time.contains(" s of it building, and ")
-            && time.ends_with(" s of processor time"),
-        "{words}"
-    );
+    has_all(time, &[" s in all, ", " s of it building, and ", " s of processor time"]);
     assert!(disk.ends_with(" GB on disk in target"), "{words}");
     assert_eq!(sum, "3 passed, 2 failed, 1 skipped");
     assert_eq!(output.status.code(), Some(1));

@@ -7,34 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::served::{Served, ended, flood, until};
+use crate::run::has_all;
+use crate::served::{Config, Served, ended, flood, until};
 use rustix::process::{Signal, getuid};
 use serde_json::{Value, json};
-use tempfile::TempDir;
-
-/// A folder with a file `disks.toml` for `--config`.
-struct Config(TempDir);
-
-impl Config {
-    fn new(text: &str) -> Self {
-        let config = Self(tempfile::tempdir().expect("there is room for a folder"));
-        config.write(text);
-        config
-    }
-
-    fn path(&self) -> String {
-        self.0.path().join("disks.toml").display().to_string()
-    }
-
-    /// Writes another text into the file.
-    fn write(&self, text: &str) {
-        fs::write(self.path(), text).expect("there is room for a file");
-    }
-
-    fn serve(&self) -> Served {
-        Served::start(&["--config", &self.path()])
-    }
-}
 
 /// The name of this process's client at an export.
 fn me(export: &str) -> String {
@@ -101,22 +77,14 @@ fn the_file_places_clients_and_commands_move_them() {
     assert_eq!(clients(&server), [[json!(default), json!("gold"), json!(500), json!(1)]], "it is known by its name");
     assert_eq!(change(&server, &["set", "group", &of(&default), ""]), "\n");
     assert_eq!(clients(&server)[0][1], json!(null));
-    for group in ["gold/batch", "gold"] {
-        let error = ended(&server.output(&["groups", "--remove", group]), 2);
-        assert!(
-            error.contains(if group == "gold" { "has gold/batch, gold/new in it" } else { "a rule places clients" }),
-            "{error}"
-        );
+    for (group, why) in [("gold/batch", "a rule places clients"), ("gold", "has gold/batch, gold/new in it")] {
+        has_all(&ended(&server.output(&["groups", "--remove", group]), 2), &[why]);
     }
     change(&server, &["groups", "--remove", "gold/new"]);
     assert_eq!(connections[0].read(0, 512), [0; 512], "it is served as before");
     drop(server);
     let server = config.serve();
-    assert_eq!(
-        groups(&server),
-        json!([["gold", 300], ["gold/batch", 20]]),
-        "a server that starts has what the file says"
-    );
+    assert_eq!(groups(&server), json!([["gold", 300], ["gold/batch", 20]]), "as the file says");
     let _client = server.connect("");
     assert_eq!(clients(&server), [[json!(default), json!(null), json!(100), json!(1)]]);
 }
@@ -295,12 +263,8 @@ fn shares_due_and_received_are_told_with_who_waits() {
         ends.store(true, Ordering::Relaxed);
     });
     until(|| {
-        let clients = server.json(&["clients"])["clients"].clone();
-        clients
-            .as_array()
-            .unwrap()
-            .iter()
-            .all(|client| client["second"]["received"] == json!(null) && client["waits"] == false)
+        let is_idle = |client: &Value| client["second"]["received"].is_null() && client["waits"] == false;
+        server.json(&["clients"])["clients"].as_array().unwrap().iter().all(is_idle)
     });
 }
 
@@ -459,8 +423,7 @@ fn under_bfq_a_server_that_starts_anew_has_what_the_file_says() {
         change(server, &["set", "weight", "group=low", "7"]);
         until_they_get(server, [0.91, 0.09]);
     });
-    server.signal(Signal::TERM);
-    assert_eq!(server.end().0, Some(0));
+    assert_eq!(server.terminate().0, Some(0));
     let mut server = config.serve();
     flooded(&mut server, &["", "gold"], |server| {
         until_they_get(server, [0.2, 0.8]);

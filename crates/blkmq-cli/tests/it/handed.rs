@@ -8,7 +8,6 @@ use std::thread;
 use std::time::Duration;
 
 use crate::served::{Served, ended, program};
-use rustix::process::Signal;
 use serde_json::json;
 
 /// A server that is handed a socket which listens at `nbd` in the folder.
@@ -35,8 +34,7 @@ fn a_socket_that_was_handed_over_is_listened_at() {
     assert_eq!(client.write(0, &[1; 512]), 0);
     assert_eq!(client.read(0, 512), [1; 512]);
     drop(client);
-    server.signal(Signal::TERM);
-    assert_eq!(server.end(), (Some(0), String::new()));
+    assert_eq!(server.terminate(), (Some(0), String::new()));
     assert!(path.exists(), "it belongs to who handed it over");
 }
 

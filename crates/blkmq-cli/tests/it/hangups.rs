@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::served::{Served, ended, program};
+use crate::served::{AtEnd, Config, Served};
 use crate::trust::equip;
 use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::json;
@@ -17,15 +17,6 @@ const GROUPS: &str = "device = \"ram,size=1M\"\n[groups.gold]\nweight = 300\n";
 
 fn make_pipe(path: &Path) {
     mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).expect("the folder is the test's own");
-}
-
-/// Says that it is told, even if its test fails.
-struct Told<'a>(&'a AtomicBool);
-
-impl Drop for Told<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// What a server says at SIGHUP. A server that opens this pipe and waits for a writer gets one, which writes nothing.
@@ -40,7 +31,7 @@ fn told_beside_pipe(server: &mut Served, pipe: &Path) -> String {
                 thread::sleep(Duration::from_millis(5));
             }
         });
-        let _told = Told(&is_told);
+        let _told = AtEnd(|| is_told.store(true, Ordering::Relaxed));
         server.told_of_hangup()
     })
 }
@@ -86,16 +77,13 @@ fn a_pipe_among_the_files_for_tls_hangs_no_reload() {
 /// Red if a reload checks less than `--check` does: the file would count in part, and without its groups.
 #[test]
 fn a_file_that_check_refuses_changes_nothing_at_a_reload() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("disks.toml");
-    let config = path.to_str().unwrap();
-    fs::write(&path, GROUPS).unwrap();
-    let mut server = Served::start(&["--config", config]);
+    let config = Config::new(GROUPS);
+    let mut server = config.serve();
     for wrong in
         ["scheduler = \"nope\"\n", "set = { no_knob = 1 }\n", "memory = \"much\"\n", "metrics = \"127.0.0.1\"\n"]
     {
-        fs::write(&path, format!("device = \"ram,size=1M\"\n{wrong}")).unwrap();
-        let refused = ended(&program(folder.path(), &["serve", "--check", config]).output().unwrap(), 2);
+        config.write(&format!("device = \"ram,size=1M\"\n{wrong}"));
+        let refused = config.checked(2);
         let told = server.told_of_hangup();
         let why = refused.trim_end().strip_prefix("blkmq: ").expect("every error begins so");
         assert_eq!(told, format!("blkmq: SIGHUP: nothing has changed, and what was read before counts: {why}"));
@@ -107,10 +95,8 @@ fn a_file_that_check_refuses_changes_nothing_at_a_reload() {
 /// refused at each reload.
 #[test]
 fn a_file_with_the_name_of_a_host_is_read_again_in_the_sandbox() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("disks.toml");
-    fs::write(&path, format!("metrics = \"localhost:0\"\n{GROUPS}")).unwrap();
-    let mut server = Served::start(&["--config", path.to_str().unwrap()]);
+    let config = Config::new(&format!("metrics = \"localhost:0\"\n{GROUPS}"));
+    let mut server = config.serve();
     let told = server.told_of_hangup();
     assert!(told.contains(" is read again: "), "{told}");
 }

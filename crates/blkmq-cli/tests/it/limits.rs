@@ -1,53 +1,27 @@
 //! What `blkmq serve` does when clients ask for too much, or do too little.
 
-use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::UnixStream;
-use std::thread;
-use std::time::Duration;
 
-use crate::served::{READ, Served, WRITE};
+use crate::run::{has_all, memory};
+use crate::served::{READ, Served, WRITE, until};
 use rustix::process::Signal;
 use serde_json::json;
-
-/// Waits until `is_so`. Only a bug can make this wait last for ever.
-fn until(is_so: impl Fn() -> bool) {
-    while !is_so() {
-        thread::sleep(Duration::from_millis(1));
-    }
-}
 
 /// Red if a client too many waits without an answer, or if the operator is not told of it.
 #[test]
 fn a_client_too_many_is_told_so_and_so_is_the_operator() {
     let mut server = Served::start(&["--max-connections", "1"]);
     let first = server.connect("");
-    let stream = UnixStream::connect(server.folder.join("nbd")).unwrap();
-    // The shortest dialogue of an NBD client: GO, which is answered with an error, and then ABORT.
-    let mut stream = stream;
-    let words = [&3_u32.to_be_bytes()[..], b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0", b"IHAVEOPT\0\0\0\x02\0\0\0\0"];
-    stream.write_all(&words.concat()).unwrap();
-    let mut said = Vec::new();
-    stream.read_to_end(&mut said).unwrap();
-    let said = String::from_utf8_lossy(&said).into_owned();
+    let (_, said) = server.refusal();
     assert!(said.contains("the server has as many clients as it may, 1; try again later"), "{said}");
     let metrics = server.get("/metrics");
     assert!(metrics.contains("\nblkmq_connections_rejected_total{reason=\"max_connections\"} 1\n"), "{metrics}");
     assert!(metrics.contains("\nblkmq_connections_rejected_total{reason=\"too_many_negotiating\"} 0\n"), "{metrics}");
     drop(first);
-    server.signal(Signal::TERM);
-    let (code, error) = server.end();
+    let (code, error) = server.terminate();
     assert!(code == Some(0) && error.contains(" is refused: the server has as many clients as it may, 1"), "{error}");
-}
-
-/// Bytes of memory that a process has in use.
-fn resident(server: &Served) -> u64 {
-    let path = format!("/proc/{}/status", server.child.id());
-    let status = fs::read_to_string(path).expect("the server runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("every process has memory");
-    let kib = line.trim().strip_suffix(" kB").and_then(|number| number.parse::<u64>().ok());
-    kib.expect("it is a number of KiB") << 10
 }
 
 /// Red if a write gets memory for all of its data before any data has come: a hundred headers of 28 bytes each would
@@ -57,7 +31,8 @@ fn a_hundred_headers_of_long_writes_cost_64_mib_at_most_and_delay_nobody() {
     let server = Served::start(&["--device", "ram,size=64M"]);
     let mut other = server.connect("");
     other.write(0, &[7; 1 << 20]);
-    let before = resident(&server);
+    let resident = || memory(server.child.id(), "VmRSS").expect("the server runs");
+    let before = resident();
     let mut clients: Vec<_> = (0..100).map(|_| server.connect("")).collect();
     clients.iter_mut().for_each(|client| client.send(WRITE, 0, 0, 32 << 20, &[]));
     let is_taken = || {
@@ -68,7 +43,7 @@ fn a_hundred_headers_of_long_writes_cost_64_mib_at_most_and_delay_nobody() {
     for _ in 0..1000 {
         assert_eq!(other.read(4096, 4096), [7; 4096]);
     }
-    let grown = resident(&server).saturating_sub(before);
+    let grown = resident().saturating_sub(before);
     assert!(grown <= 64 << 20, "{grown} bytes");
     let metrics = server.get("/metrics");
     let gauge = metrics.lines().find_map(|line| line.strip_prefix("blkmq_memory_bytes ")).unwrap();
@@ -85,14 +60,11 @@ fn a_drain_says_whom_it_waits_for_and_ends_by_itself() {
         client.send(READ, cookie, 0, 1 << 20, &[]);
     }
     until(|| server.json(&["clients"])["connections"][0]["requests"] == json!(32));
-    server.signal(Signal::TERM);
-    let (code, error) = server.end();
+    let (code, error) = server.terminate();
     assert_eq!(code, Some(1), "{error}");
     let [waits, ended] = error.lines().collect::<Vec<_>>()[..] else { panic!("{error}") };
     assert!(waits.starts_with("blkmq: serve: waits for 1 client, 1 s more at most: client 1 from "), "{error}");
-    assert!(
-        waits.contains(" at \"default\" with 3") && waits.contains(" requests not answered, which has not read for ")
-    );
+    has_all(waits, &[" at \"default\" with 3", " requests not answered, which has not read for "]);
     assert_eq!(ended, "blkmq: serve: ended after 600ms, without waiting any longer for 1 client");
     drop(client);
 }

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::run::memory;
 use crate::served::{Nbd, READ, Served, WRITE};
 
 const MIB: u64 = 1 << 20;
@@ -56,14 +56,6 @@ impl Drop for Group {
     }
 }
 
-/// Bytes of memory that a process has and that no file backs.
-fn anonymous(server: &Served) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap_or_default();
-    let kib = line.trim().strip_suffix(" kB").and_then(|number| number.parse::<u64>().ok());
-    kib.expect("the server runs, and has memory") << 10
-}
-
 /// Asks for `count` requests of so many bytes, at most `depth` at a time, and takes all answers.
 fn load(client: &mut Nbd, kind: u16, len: u64, depth: u64, count: u64) {
     let data = vec![0; if kind == WRITE { len as usize } else { 0 }];
@@ -88,7 +80,7 @@ fn most(server: &Served, work: impl Fn(&mut Nbd) + Sync) -> u64 {
         let threads: Vec<_> = clients.iter_mut().map(|client| scope.spawn(move || work(client))).collect();
         let mut most = 0;
         while threads.iter().any(|thread| !thread.is_finished()) {
-            most = most.max(anonymous(server));
+            most = most.max(memory(server.child.id(), "RssAnon").expect("the server runs"));
             thread::sleep(Duration::from_millis(2));
         }
         most
@@ -115,8 +107,7 @@ fn a_server_has_no_more_memory_than_it_was_given_and_a_little() {
         let mut server = group.serve(&folder, &["--memory", &memory, "--max-connections", "32"]);
         let most = most(&server, |client| load(client, kind as u16, len, depth, count));
         assert!(most <= bound(given * MIB), "{most} bytes, with {memory} given, for requests of {len} bytes");
-        server.signal(Signal::TERM);
-        assert_eq!(server.end().0, Some(0));
+        assert_eq!(server.terminate().0, Some(0));
     }
 }
 
@@ -133,8 +124,7 @@ fn by_default_a_server_lives_in_a_small_control_group_and_says_what_it_does_not_
     assert!(given <= 64 * MIB, "{given} bytes");
     let most = most(&server, |client| load(client, READ, MIB, 16, 64));
     assert!(most <= bound(given), "{most} bytes, of which {given} were given");
-    server.signal(Signal::TERM);
-    let (code, said) = server.end();
+    let (code, said) = server.terminate();
     assert_eq!(code, Some(0), "{said}");
     let line = said.lines().find(|line| line.starts_with("blkmq: memory: clients have "));
     let line = line.unwrap_or_else(|| panic!("nothing is said: {said}"));

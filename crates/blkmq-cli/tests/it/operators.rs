@@ -1,7 +1,5 @@
 //! What operators see of a server and do with it, from outside.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,32 +10,13 @@ use blkmq::sched::limiter::Phase;
 use blkmq::{Bio, Buffer, Client, RequestQueue};
 use rustix::process::{Signal, getuid};
 
-use crate::served::{READ, Served, WRITE, ended, flood, program, until};
+use crate::served::{AtEnd, Config, READ, Served, WRITE, ended, flood, program, scrape, until};
 use serde_json::{Value, json};
-
-/// Head and body of an answer to what is sent to a server's port for metrics.
-fn scrape(port: &str, asked: &str) -> (String, String) {
-    let mut stream = TcpStream::connect(port).expect("the server listens");
-    stream.write_all(format!("{asked} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).expect("the server hears it");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("an answer is text");
-    let (head, body) = text.split_once("\r\n\r\n").expect("an answer has a head");
-    (head.to_owned(), body.to_owned())
-}
-
-/// A server with metrics, and the address at which they are read.
-fn with_metrics(arguments: &[&str]) -> (Served, String) {
-    // Port 0 stands for any free port, and the greeting says which one it is.
-    let server = Served::start(&[arguments, &["--metrics", "0"]].concat());
-    let told = server.greeting.lines().find_map(|line| line.strip_prefix("metrics: http://")).expect("it is told");
-    let port = told.strip_suffix("/metrics").expect("it is a URL").to_owned();
-    (server, port)
-}
 
 /// Red if the port is one that other machines reach, leads to anything but the metrics, or takes anything but GET.
 #[test]
 fn metrics_are_read_by_tcp_and_nothing_is_changed_there() {
-    let (server, port) = with_metrics(&["--device", "ram,size=1M"]);
+    let (server, port) = Served::with_metrics(&["--device", "ram,size=1M"]);
     assert!(port.starts_with("127.0.0.1:"), "{port}");
     let (head, body) = scrape(&port, "GET /metrics");
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && body.ends_with("\n# EOF\n"), "{head}{body}");
@@ -53,15 +32,6 @@ fn metrics_are_read_by_tcp_and_nothing_is_changed_there() {
     assert_eq!(server.say(&["get", "nomerges"]), "0\n", "it runs on");
 }
 
-/// Ends a flood, even if its test fails.
-struct Ended<'a>(&'a AtomicBool);
-
-impl Drop for Ended<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// A server of a volume of 5000 requests a second with a limiter, while a client has 64 reads outstanding and the
 /// limiter holds some of them back.
 fn with_limiter(look: impl FnOnce(&Served)) {
@@ -70,7 +40,7 @@ fn with_limiter(look: impl FnOnce(&Served)) {
     let (answered, ends) = (AtomicU64::new(0), AtomicBool::new(false));
     let mut client = server.connect("");
     thread::scope(|scope| {
-        let _ended = Ended(&ends);
+        let _ended = AtEnd(|| ends.store(true, Ordering::Relaxed));
         scope.spawn(|| flood(&mut client, 64, &answered, &ends));
         until(|| {
             let limiter = &server.json(&["stat"])["queues"][0]["limiter"];
@@ -129,11 +99,8 @@ fn what_a_limiter_found_is_told() {
 /// client that has left are no longer counted.
 #[test]
 fn clients_stat_and_metrics_name_the_export_and_count_errors_by_kind() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("disks.toml");
     let text = "device = \"ram,size=1M\"\n[[export]]\nname = \"also\"\nqueue = \"default\"\nread_only = true\n";
-    std::fs::write(&config, text).unwrap();
-    let (server, port) = with_metrics(&["--config", config.to_str().unwrap()]);
+    let (server, port) = Served::with_metrics(&["--config", &Config::new(text).path()]);
     let mut client = server.connect("also");
     assert_eq!(client.write(0, &[1; 512]), 1, "the export is read-only");
     client.send(READ, 1, 1 << 20, 512, &[]);
@@ -149,11 +116,7 @@ fn clients_stat_and_metrics_name_the_export_and_count_errors_by_kind() {
     let table = server.say(&["clients"]);
     let line = table.lines().find(|line| line.starts_with(&me)).unwrap_or_else(|| panic!("{table}"));
     let words: Vec<_> = line.split_whitespace().skip(5).collect();
-    assert_eq!(
-        words,
-        ["nbd", &name, "also", "default", "1", "2", "0", "2"],
-        "front-end, client, export, queue, number, ..."
-    );
+    assert_eq!(words, ["nbd", &name, "also", "default", "1", "2", "0", "2"], "front-end, client, export, queue, ...");
     let peer = shown["peer"].as_str().unwrap();
     let labels = format!("{{queue=\"default\",export=\"also\",front_end=\"nbd\",client=\"1\",peer=\"{peer}\"}}");
     let metrics = scrape(&port, "GET /metrics").1;
@@ -192,20 +155,17 @@ fn a_knob_of_the_scheduler_without_its_prefix_is_pointed_to() {
 /// because a server runs.
 #[test]
 fn a_file_is_checked_while_a_server_runs_with_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let [config, disk] = ["disks.toml", "disk.img"].map(|name| folder.path().join(name));
+    let config = Config::new("");
+    let folder = config.0.path();
+    let [disk, nbd] = ["disk.img", "nbd"].map(|name| folder.join(name).display().to_string());
     std::fs::write(&disk, vec![0; 1 << 20]).unwrap();
-    let write = |text: &str| {
-        let nbd = folder.path().join("nbd");
-        let text = format!("device = \"file,path={}\"\nnbd = \"{}\"\n{text}", disk.display(), nbd.display());
-        std::fs::write(&config, text).unwrap();
-    };
+    let write = |text: &str| config.write(&format!("device = \"file,path={disk}\"\nnbd = \"{nbd}\"\n{text}"));
     write(
         "metrics = 0\n[[export]]\nname = \"fast\"\ndevice = \"ram\"\nset = { \"iosched/fifo_batch\" = 4 }\nscheduler = \"mq-deadline\"\n",
     );
-    let path = config.display().to_string();
-    let mut server = Served::start_in(folder.path(), &["--config", &path]);
-    let good = ended(&program(folder.path(), &["serve", "--check", &path]).output().unwrap(), 0);
+    let path = config.path();
+    let mut server = Served::start_in(folder, &["--config", &path]);
+    let good = config.checked(0);
     assert!(good.starts_with("good: default, fast at "), "{good}");
     for (text, words) in [
         ("tls = \"on\"\ntls_certificates = \"/nowhere\"", "line 4: /nowhere/server-cert.pem: "),
@@ -220,11 +180,10 @@ fn a_file_is_checked_while_a_server_runs_with_it() {
         ("schedular = \"none\"", "line 3: unknown field `schedular`"),
     ] {
         write(text);
-        let error = ended(&program(folder.path(), &["serve", "--check", &path]).output().unwrap(), 2);
+        let error = config.checked(2);
         assert!(error.starts_with(&format!("blkmq: {path}: {words}")), "{error}");
     }
-    server.signal(Signal::TERM);
-    assert_eq!(server.end(), (Some(0), String::new()));
+    assert_eq!(server.terminate(), (Some(0), String::new()));
 }
 
 /// Red if the manager is told before clients are served, if it is not told of the end, or if the command of `--run`
@@ -331,8 +290,7 @@ fn a_server_is_replaced_under_load_and_no_acknowledged_write_is_lost() {
         threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
     drop(q);
-    server.signal(Signal::TERM);
-    let (code, said) = server.end();
+    let (code, said) = server.terminate();
     assert_eq!(code, Some(0), "{said}");
     let data = std::fs::read(&disk).unwrap();
     for (block, data) in data.chunks(BLOCK).enumerate() {
@@ -367,10 +325,9 @@ fn deployed(name: &str) -> std::path::PathBuf {
 fn the_configuration_in_the_documentation_is_right() {
     let folder = tempfile::tempdir().unwrap();
     let path = deployed("blkmq.toml").display().to_string();
+    // Nothing is written to standard error, so no setting of it does nothing.
     let good = ended(&program(folder.path(), &["serve", "--check", &path]).output().unwrap(), 0);
     assert!(good.starts_with("good: "), "{good}");
-    let checked = program(folder.path(), &["serve", "--check", &path]).output().unwrap();
-    assert_eq!(String::from_utf8(checked.stderr).unwrap(), "", "no setting of it does nothing");
 }
 
 /// What begins with `blkmq_` in a text.

@@ -5,13 +5,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::run::{failed, printed, refused, temporary};
+use crate::run::{failed, has_all, json, printed, recording, refused, temporary};
 use blkmq::{Locking, scheduler_names};
-
-fn recording(name: &str, file: &str) -> String {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../blkmq-workbench/tests/data/linux-6.12-mq-deadline");
-    data.join(name).join(file).display().to_string()
-}
 
 #[test]
 fn order_counts_its_choices_in_words_and_as_json() {
@@ -19,7 +14,7 @@ fn order_counts_its_choices_in_words_and_as_json() {
     let classes = recording("prio", "classes.txt");
     let arguments = ["replay", "--order", &trace, "--queue", &queue, "--classes", &classes];
     let words = printed(&arguments);
-    let json: serde_json::Value = serde_json::from_str(&printed(&[&arguments[..], &["--json"]].concat())).unwrap();
+    let json = json(&arguments);
     let count = |name: &str| json[name].as_u64().unwrap();
     assert_eq!(count("agree") + count("disagree"), count("choices"));
     assert!(words.starts_with(&format!("mq-deadline: {} choices, {} as Linux", count("choices"), count("agree"))));
@@ -54,21 +49,14 @@ fn order_is_that_of_another_scheduler_if_one_is_named() {
     let order = ["replay", "--order", &trace, "--queue", &queue];
     let kyber = [&order[..], &["--scheduler", "kyber", "--choices", &choices, "--adjustments", &depths]].concat();
     let lines = |path: &str| fs::read_to_string(path).unwrap().lines().count();
-    let count = |arguments: &[&str]| {
-        let json: serde_json::Value = serde_json::from_str(&printed(&[arguments, &["--json"]].concat())).unwrap();
-        json["adjustments"].as_u64().map(|number| number as usize)
-    };
+    let count = |arguments: &[&str]| json(arguments)["adjustments"].as_u64().map(|number| number as usize);
     assert_eq!((count(&kyber), lines(&depths)), (Some(0), 0));
     let nr_choices = lines(&choices);
     let strict = [&kyber[..], &["--set", "read_lat_nsec=1000", "--set", "iosched/write_lat_nsec=4000000000"]].concat();
     let more = count(&strict).unwrap();
     assert!(more > 0 && more == lines(&depths), "{more}");
     let words = printed(&strict);
-    assert!(
-        words.starts_with(&format!("kyber: {nr_choices} choices, "))
-            && words.ends_with(&format!("{more} new depths\n")),
-        "{words}"
-    );
+    has_all(&words, &[&format!("kyber: {nr_choices} choices, "), &format!("\n{more} new depths\n")]);
     assert_eq!(count(&order), None);
     let text = refused(&[&order[..], &["--adjustments", &depths]].concat());
     assert!(text.contains("--adjustments: mq-deadline has no depths to adjust"), "{text}");
@@ -243,10 +231,6 @@ fn a_program_that_is_missing_is_named_with_the_command_that_builds_it() {
     }
 }
 
-fn json(arguments: &[&str]) -> serde_json::Value {
-    serde_json::from_str(&printed(&[arguments, &["--json"]].concat())).expect("the program prints JSON")
-}
-
 #[test]
 fn a_replay_counts_and_times_in_words_and_as_json() {
     let trace = recording("merge", "trace.blktrace.0");
@@ -333,12 +317,10 @@ fn operations_beyond_the_devices_end_are_counted_and_told() {
     let arguments = ["replay", &trace, "--device", "ram,size=256M", "--speed", "max"];
     let (words, json) = (printed(&arguments), json(&arguments));
     // The recording reads in the first 256 MiB and writes behind them.
-    assert_eq!(
-        (json["replay"]["completed"].as_u64(), json["replay"]["refused"]["BeyondEnd"].as_u64()),
-        (Some(952), Some(439))
-    );
-    assert!(words.contains("439 operations were not played: the operation reaches beyond the end of the device"));
-    assert!(words.contains("the trace reaches to sector 1048376, the device to sector 524288"), "{words}");
+    let replay = &json["replay"];
+    assert_eq!((&replay["completed"], &replay["refused"]["BeyondEnd"]), (&952.into(), &439.into()));
+    has_all(&words, &["439 operations were not played: the operation reaches beyond the end of the device"]);
+    has_all(&words, &["the trace reaches to sector 1048376, the device to sector 524288"]);
     let text = refused(&["replay", &trace, "--device", "ram,size=4K"]);
     assert!(text.contains("takes none of its operations; 1391: ") && text.contains("the device to sector 8"), "{text}");
 }
@@ -390,10 +372,7 @@ fn schedulers_lists_every_knob_with_its_default_and_range() {
     }
     assert!(text.starts_with("none\n"));
     let json = json(&["schedulers"]);
-    assert_eq!(
-        (json["schedulers"][0]["name"].as_str(), json["queue"][0]["name"].as_str()),
-        (Some("none"), Some("nr_requests"))
-    );
+    assert_eq!((&json["schedulers"][0]["name"], &json["queue"][0]["name"]), (&"none".into(), &"nr_requests".into()));
     assert_eq!(json["schedulers"][1]["knobs"].as_array().unwrap().len(), blkmq_sched::SCHEDULERS[0].knobs.len());
 }
 

@@ -2,22 +2,16 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::run::{printed, temporary};
+use crate::run::{memory, printed, recording, spawn, temporary};
 
 /// How much more memory a replay may have of a trace eight times as long.
 const GROWTH: u64 = 8 << 20;
-
-fn recording(name: &str, file: &str) -> String {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../blkmq-workbench/tests/data/linux-6.12-mq-deadline");
-    data.join(name).join(file).display().to_string()
-}
 
 /// Where each record of a trace begins, and the end.
 fn records(trace: &[u8]) -> Vec<usize> {
@@ -51,18 +45,10 @@ fn repeated(name: &str, times: u64) -> Vec<u8> {
 
 /// The most memory that a run has, in bytes, and what it prints.
 fn peak(arguments: &[&str]) -> (u64, String) {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_blkmq"))
-        .args(arguments)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    let status = format!("/proc/{}/status", program.id());
+    let mut program = spawn(arguments);
     let mut peak = 0;
     while program.try_wait().expect("it is a child").is_none() {
-        let text = fs::read_to_string(&status).unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
-        peak = peak.max(line.trim().strip_suffix(" kB").and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10);
+        peak = peak.max(memory(program.id(), "VmHWM").unwrap_or(0));
         thread::sleep(Duration::from_millis(2));
     }
     let Output { status, stdout, stderr } = program.wait_with_output().expect("it has ended");

@@ -1,9 +1,8 @@
 //! `blkmq reproduce` from outside.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
 
-use crate::run::{interrupt, printed, refused};
+use crate::run::{has_all, interrupt, printed, refused, spawn};
 use blkmq::Locking;
 use blkmq_sched::SCHEDULERS;
 use serde_json::Value;
@@ -124,35 +123,26 @@ fn words_name_machine_date_and_command() {
     assert!(row("batch  ").contains("475K  +80.6 %"), "{words}");
     assert!(words.contains("fewer than 16 rounds"), "{words}");
     let title = row("     ");
-    for column in
-        ["IOPS", "gain", "of none", "stamps", "CPU ns", "waiting", "at work", "merged", "KiB", "passed", "published"]
-    {
-        assert!(title.contains(column), "{title}");
-    }
-    assert!(words.contains("\nPublished gains:\n  263K -> 475K     +80.6 %  Yu Kuai 2025"), "{words}");
+    has_all(&title, &["IOPS", "gain", "of none", "stamps", "CPU ns", "waiting", "at work", "merged", "KiB", "passed"]);
+    has_all(&title, &["published"]);
+    has_all(&words, &["\nPublished gains:\n  263K -> 475K     +80.6 %  Yu Kuai 2025"]);
 }
 
 #[test]
 fn an_unknown_table_is_named_beside_the_known_ones() {
-    let text = refused(&["reproduce", "windmill"]);
-    assert!(
-        text.contains("'windmill'") && text.contains("scaling, batch, merge, slow, accounting, flood, limiter, all"),
-        "{text}"
-    );
-    let text = refused(&["reproduce", "batch", "--rounds", "1"]);
-    assert!(text.contains('1') && text.contains("2.."), "{text}");
+    let names = "scaling, batch, merge, slow, accounting, flood, limiter, all";
+    has_all(&refused(&["reproduce", "windmill"]), &["'windmill'", names]);
+    has_all(&refused(&["reproduce", "batch", "--rounds", "1"]), &["1", "2.."]);
 }
 
 /// Minutes of computing: run by the step `long`, and not by the step `test`.
 mod long {
     use super::{flood_has_its_rows, labelled, limiter_has_its_rows, number, ways_are_compared};
-    use crate::run::printed;
-    use serde_json::Value;
+    use crate::run::json;
 
     #[test]
     fn every_table_has_its_rows_beside_what_was_published() {
-        let text = printed(&["reproduce", "all", "--rounds", "2", "--runtime", "5ms", "--json"]);
-        let found: Value = serde_json::from_str(&text).unwrap();
+        let found = json(&["reproduce", "all", "--rounds", "2", "--runtime", "5ms"]);
         assert!(found["command"].as_str().unwrap().starts_with("blkmq reproduce all --rounds 2"), "{found}");
         assert!(found["machine"].as_str().unwrap().contains(" CPUs"), "{found}");
         let tables = found["tables"].as_array().unwrap();
@@ -205,12 +195,7 @@ mod long {
 /// Red if the rows of a flood come only at the end, or if Ctrl-C loses those that came before.
 #[test]
 fn rows_of_a_flood_come_one_by_one_and_stay() {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_blkmq"))
-        .args(["reproduce", "flood", "--runtime", "200ms"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
+    let mut program = spawn(&["reproduce", "flood", "--runtime", "200ms"]);
     let mut lines = BufReader::new(program.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
     let is_row = |line: &String| line.starts_with("   32  ");
     assert!(lines.any(|line| is_row(&line)), "a row comes while the others are measured");

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::served::{READ, Served, WRITE, ended, locking, program, scheduler, until};
+use crate::run::has_all;
+use crate::served::{AtEnd, READ, Served, WRITE, ended, locking, program, scheduler, until};
 use rustix::process::{Signal, getuid};
 use serde_json::{Value, json};
 
@@ -24,11 +25,8 @@ fn every_command_tells_what_the_server_has() {
     assert_eq!((&queues[0]["name"], &queues[1]["name"]), (&json!("default"), &json!("a b/c")));
     let uri = format!("nbd+unix:///a%20b/c?socket={}", server.folder.join("nbd").display());
     assert_eq!((&queues[1]["uris"], &queues[1]["size_bytes"]), (&json!([uri]), &json!(1 << 20)));
-    assert!(
-        server
-            .say(&["list"])
-            .contains(&format!("  default: ram,size=64M, 64 MiB read-only, scheduler {}\n", scheduler("mq-deadline")))
-    );
+    let line = format!("  default: ram,size=64M, 64 MiB read-only, scheduler {}\n", scheduler("mq-deadline"));
+    has_all(&server.say(&["list"]), &[&line]);
 
     assert_eq!(server.say(&["get", "default", "scheduler"]), scheduler("mq-deadline") + "\n");
     assert_eq!(server.say(&["get", "a b/c", "iosched/fifo_batch"]), "16\n");
@@ -49,11 +47,8 @@ fn every_command_tells_what_the_server_has() {
     let clients = server.json(&["clients"])["connections"].clone();
     let known = ["number", "queue", "requests", "bytes"].map(|name| clients[0][name].clone());
     assert_eq!(known, [json!(1), json!("a b/c"), json!(2), json!(8192)]);
-    assert_eq!(
-        server.say(&["clients"]).matches(&format!("user:{}@a b/c", getuid().as_raw())).count(),
-        2,
-        "it and its client"
-    );
+    let me = format!("user:{}@a b/c", getuid().as_raw());
+    assert_eq!(server.say(&["clients"]).matches(&me).count(), 2, "it and its client");
     assert!(server.say(&["dump", "a b/c"]).starts_with("word "));
 
     let stat: Value = serde_json::from_str(&server.get("/queues/a%20b%2Fc/stat")).unwrap();
@@ -62,13 +57,9 @@ fn every_command_tells_what_the_server_has() {
     assert_eq!((&stat["health"], &stat["trouble"]), (&json!("good"), &Value::Null));
     assert_eq!(stat.as_object().unwrap().len(), 17 + 8);
     let metrics = server.get("/metrics");
-    assert!(metrics.contains("\nblkmq_read_bytes_total{queue=\"a b/c\"} 8192\n"), "{metrics}");
-    assert!(
-        metrics.contains(
-            "\nblkmq_client_requests_total{queue=\"a b/c\",export=\"a b/c\",front_end=\"nbd\",client=\"1\",peer=\""
-        ),
-        "{metrics}"
-    );
+    let labels = "queue=\"a b/c\",export=\"a b/c\",front_end=\"nbd\",client=\"1\",peer=\"";
+    let requests = format!("\nblkmq_client_requests_total{{{labels}");
+    has_all(&metrics, &["\nblkmq_read_bytes_total{queue=\"a b/c\"} 8192\n", &requests]);
     assert!(metrics.ends_with("\n# EOF\n"));
 }
 
@@ -116,15 +107,9 @@ fn knobs_change_while_a_client_is_busy() {
             rounds.fetch_add(1, Ordering::Relaxed);
         }
     };
-    /// Ends the workers also when the test fails, because the test waits for them.
-    struct Ends<'a>(&'a AtomicBool);
-    impl Drop for Ends<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
     thread::scope(|scope| {
-        let _ends = Ends(&stop);
+        // The test waits for the workers also when it fails.
+        let _ends = AtEnd(|| stop.store(true, Ordering::Relaxed));
         let workers = [0, 1, 2].map(|part| scope.spawn(move || work(part)));
         for (knob, value, shown) in [
             ("scheduler", "none", scheduler("none")),
@@ -198,10 +183,8 @@ fn sigterm_answers_what_was_asked_and_leaves_nothing() {
     assert_eq!(answered, (0..8).map(|cookie| (cookie, 0)).collect::<Vec<_>>());
     let (code, error) = server.end();
     // The device is slow, so the server may say which client it waits for.
-    assert!(
-        code == Some(0) && error.lines().all(|line| line.starts_with("blkmq: serve: waits for 1 client")),
-        "{error}"
-    );
+    let waits = "blkmq: serve: waits for 1 client";
+    assert!(code == Some(0) && error.lines().all(|line| line.starts_with(waits)), "{error}");
     assert_eq!(fs::read_dir(&server.folder).unwrap().count(), 0, "nothing is left");
 }
 
@@ -406,8 +389,7 @@ fn clients_that_come_after_a_file_has_grown_see_its_size() {
     assert_eq!(server.connect("").size, 3 << 20, "a device that shrinks is no smaller");
     assert_eq!(new.read(0, 4096), [7; 4096]);
     drop((old, new));
-    server.signal(Signal::TERM);
-    let (code, said) = server.end();
+    let (code, said) = server.terminate();
     let warning =
         "blkmq: export \"\": the device has 4096 sectors, not 6144 as before; a queue's device may grow but not shrink";
     // A server whose regular check of the devices comes in time says this too.
@@ -427,9 +409,8 @@ fn certificates_that_are_not_there_end_the_server_before_it_begins() {
     };
     let place = format!("blkmq: --tls-certificates: {path}/");
     assert!(refused(&[]).starts_with(&format!("{place}server-cert.pem: No such file")));
-    assert!(
-        refused(&["--tls-verify-peer", "--allow", "any"]).starts_with(&format!("{place}ca-cert.pem: No such file"))
-    );
+    let error = refused(&["--tls-verify-peer", "--allow", "any"]);
+    assert!(error.starts_with(&format!("{place}ca-cert.pem: No such file")), "{error}");
     fs::write(folder.path().join("server-cert.pem"), "").unwrap();
     assert_eq!(refused(&[]), format!("{place}server-cert.pem: there is no certificate in it, in PEM\n"));
     assert!(!folder.path().join("blkmq").exists(), "nothing was begun");

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
-use crate::run::{blkmq, printed, refused, temporary};
+use crate::run::{blkmq, printed, recording, refused, temporary};
 use serde_json::Value;
 
 /// A path at which there is no file.
@@ -106,8 +106,7 @@ fn real_devices_are_refused_on_virtual_time() {
     let path = absent("storage-virtual.img");
     let (made, read) = (format!("file,path={path},size=1M"), job("storage-virtual.fio", "rw=randread\nsize=1m"));
     let named = job("storage-named.fio", &format!("rw=randread\nsize=1m\nfilename={path}"));
-    let trace =
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../blkmq-workbench/tests/data/linux-6.12-mq-deadline/mixed/trace");
+    let trace = &recording("mixed", "trace");
     let pair = format!("device=hdd::{made}");
     for arguments in [
         &["bench", &read, "--device", &made][..],
@@ -129,8 +128,7 @@ fn data_is_overwritten_only_with_the_option_for_it() {
     let path = disk("storage-data.img");
     let (device, write) = (file(&path), job("storage-write.fio", "rw=write\nsize=1m"));
     let trim = job("storage-trim.fio", "rw=randtrim\nsize=1m");
-    let trace =
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../blkmq-workbench/tests/data/linux-6.12-mq-deadline/mixed/trace");
+    let trace = &recording("mixed", "trace");
     for arguments in [
         &["bench", &write, "--device", &device][..],
         &["bench", &trim, "--device", &device],
@@ -207,9 +205,8 @@ fn reads_of_holes_are_told() {
     assert_eq!(found(&[&write, "--device", &made]).1, "");
     assert_eq!(found(&[&read, "--device", &made]).1, "", "it is filled now");
 
-    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../blkmq-workbench/tests/data/linux-6.12-mq-deadline/prio");
     let made = format!("{},size=1G", file(&absent("storage-holes-replay.img")));
-    let played = blkmq(&["replay", &format!("{trace}/trace.blktrace.0"), "--device", &made, "--overwrite"]);
+    let played = blkmq(&["replay", &recording("prio", "trace.blktrace.0"), "--device", &made, "--overwrite"]);
     assert!(String::from_utf8_lossy(&played.stderr).contains(SAYS), "{played:?}");
 }
 

@@ -28,12 +28,22 @@ fn too_long(text: &str, most: usize) -> Vec<Finding> {
     if count <= most { Vec::new() } else { vec![(count, format!("{count} lines; at most {most}"))] }
 }
 
+/// A finding for each of the lines that is bad.
+fn bad_lines<'t>(
+    lines: impl Iterator<Item = (usize, &'t str)>,
+    is_bad: impl Fn(&str) -> bool,
+    what: &str,
+) -> Vec<Finding> {
+    lines.filter(|(_, line)| is_bad(line)).map(|(number, _)| (number, what.to_owned())).collect()
+}
+
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !c.is_alphanumeric())
+}
+
 fn unfinished(text: &str) -> Vec<Finding> {
-    let is_mark = |word: &str| ["TODO", "FIXME", "XXX"].contains(&word);
-    lines(text)
-        .filter(|(_, line)| line.split(|c: char| !c.is_alphanumeric()).any(is_mark))
-        .map(|(number, _)| (number, "a mark of unfinished work: finish it, or open an issue".into()))
-        .collect()
+    let is_unfinished = |line: &str| words(line).any(|word| ["TODO", "FIXME", "XXX"].contains(&word));
+    bad_lines(lines(text), is_unfinished, "a mark of unfinished work: finish it, or open an issue")
 }
 
 /// A comment that begins with a run of one drawing character, alone or as the left half of a boxed heading.
@@ -45,57 +55,45 @@ fn banners(text: &str) -> Vec<Finding> {
         let body = if body.starts_with("////") { body } else { body.trim_start_matches(['/', ' ']) };
         ["====", "----", "****", "####", "////", "~~~~", "____"].iter().any(|run| body.starts_with(run))
     };
-    lines(text)
-        .filter(|(_, line)| is_banner(line))
-        .map(|(number, _)| (number, "a banner: a module or a function's name says it".into()))
-        .collect()
+    bad_lines(lines(text), is_banner, "a banner: a module or a function's name says it")
 }
 
 /// Lines of comments that are too wide.
 fn wide_comments(text: &str) -> Vec<Finding> {
-    let is_comment = |line: &str| line.trim_start().starts_with("//");
-    lines(text)
-        .filter(|(_, line)| is_comment(line) && line.chars().count() > MAX_COMMENT_COLUMNS)
-        .map(|(number, _)| (number, format!("a comment wider than {MAX_COMMENT_COLUMNS} columns")))
-        .collect()
+    let is_wide = |line: &str| line.trim_start().starts_with("//") && line.chars().count() > MAX_COMMENT_COLUMNS;
+    bad_lines(lines(text), is_wide, &format!("a comment wider than {MAX_COMMENT_COLUMNS} columns"))
 }
 
 /// Lines of Markdown prose that are too wide. Tables, code, headings, and lines that a link makes wide may be wider.
 fn wide_prose(text: &str) -> Vec<Finding> {
     let is_prose = |line: &str| !line.starts_with(['|', '#']) && !line.starts_with("    ") && !line.contains("](");
-    outside_code(text)
-        .filter(|(_, line)| is_prose(line) && line.chars().count() > MAX_COMMENT_COLUMNS)
-        .map(|(number, _)| (number, format!("prose wider than {MAX_COMMENT_COLUMNS} columns")))
-        .collect()
+    let is_wide = |line: &str| is_prose(line) && line.chars().count() > MAX_COMMENT_COLUMNS;
+    bad_lines(outside_code(text), is_wide, &format!("prose wider than {MAX_COMMENT_COLUMNS} columns"))
 }
 
 /// Lines of Markdown that call an actor "who".
 fn unnamed_actors(text: &str) -> Vec<Finding> {
-    let is_unnamed = |word: &str| ["who", "whoever"].contains(&&*word.to_lowercase());
-    outside_code(text)
-        .filter(|(_, line)| line.split(|c: char| !c.is_alphanumeric()).any(is_unnamed))
-        .map(|(number, _)| {
-            (number, "an actor without a name: submitter, combiner, publisher, completer, client?".into())
-        })
-        .collect()
+    let is_unnamed = |line: &str| words(line).any(|word| ["who", "whoever"].contains(&&*word.to_lowercase()));
+    let what = "an actor without a name: submitter, combiner, publisher, completer, client?";
+    bad_lines(outside_code(text), is_unnamed, what)
 }
 
 /// Lines with a list of at least three of `names`, but not of all. Strings are a list in Rust if nothing but commas is
 /// between them, and words in a script if they are on one line.
 fn incomplete_lists(text: &str, names: &[&str], is_rust: bool) -> Vec<Finding> {
-    let words = |list: &str| -> Vec<String> {
+    let names_in = |list: &str| -> Vec<String> {
         let is_part = |c: char| c.is_alphanumeric() || c == '-';
         list.split(|c| !is_part(c)).filter(|word| !word.is_empty()).map(str::to_owned).collect()
     };
     let lists = |line: &str| -> Vec<Vec<String>> {
         if !is_rust {
-            return vec![words(line)];
+            return vec![names_in(line)];
         }
         if line.contains("const PUBLISHED:") {
             return Vec::new();
         }
         let brackets = line.split('[').map(|text| text.split(']').next().unwrap_or_default());
-        brackets.filter(|list| list.split(", ").all(|item| item.starts_with('"'))).map(words).collect()
+        brackets.filter(|list| list.split(", ").all(|item| item.starts_with('"'))).map(names_in).collect()
     };
     let missing = |list: &Vec<String>| {
         let missing: Vec<_> = names.iter().filter(|name| !list.iter().any(|word| word == *name)).collect();
@@ -105,10 +103,8 @@ fn incomplete_lists(text: &str, names: &[&str], is_rust: bool) -> Vec<Finding> {
 }
 
 fn machine_paths(text: &str) -> Vec<Finding> {
-    lines(text)
-        .filter(|(_, line)| ["/work/", "/root/", "/home/"].iter().any(|path| line.contains(path)))
-        .map(|(number, _)| (number, "a path of one machine".into()))
-        .collect()
+    let has_path = |line: &str| ["/work/", "/root/", "/home/"].iter().any(|path| line.contains(path));
+    bad_lines(lines(text), has_path, "a path of one machine")
 }
 
 /// The source without its unit tests, which this code base keeps at the end of a file.
@@ -146,10 +142,8 @@ fn unexplained_orderings(text: &str) -> Vec<Finding> {
         } else if is_strong(line) {
             let begin = (1..=index).rev().find(|&index| begins_here(index)).unwrap_or(0);
             if !source[begin.saturating_sub(ORDERING_REASON_LINES)..=index].iter().any(is_reason) {
-                findings.push((
-                    index + 1,
-                    "an ordering without a comment: what does it publish, with what does it pair?".into(),
-                ));
+                let what = "an ordering without a comment: what does it publish, with what does it pair?";
+                findings.push((index + 1, what.into()));
             }
         }
     }
@@ -375,16 +369,16 @@ fn every_locking_and_scheduler_has_its_place() {
 #[test]
 fn lists_of_schedulers_are_complete() {
     let found = |text, is_rust| incomplete_lists(text, &["none", "kyber", "bfq", "mq-deadline"], is_rust).len();
-    assert_eq!(
-        [found("for s in [\"none\", \"kyber\", \"bfq\"] {", true), found("for s in kyber bfq none", false)],
-        [1, 1]
-    );
-    assert_eq!(
-        [found("[(\"none\", 1), (\"bfq\", 2), (\"kyber\", 3)]", true), found("kyber mq-deadline", false)],
-        [0, 0]
-    );
-    assert_eq!(found("kyber none mq-deadline bfq", false), 0);
-    assert_eq!(found("const PUBLISHED: [&str; 3] = [\"none\", \"kyber\", \"bfq\"];", true), 0);
+    for (text, is_rust, nr_found) in [
+        (r#"for s in ["none", "kyber", "bfq"] {"#, true, 1),
+        ("for s in kyber bfq none", false, 1),
+        (r#"[("none", 1), ("bfq", 2), ("kyber", 3)]"#, true, 0),
+        ("kyber mq-deadline", false, 0),
+        ("kyber none mq-deadline bfq", false, 0),
+        (r#"const PUBLISHED: [&str; 3] = ["none", "kyber", "bfq"];"#, true, 0),
+    ] {
+        assert_eq!(found(text, is_rust), nr_found, "{text}");
+    }
     let names = blkmq::scheduler_names();
     check(|path| has_extension(path, "rs"), |_, text| incomplete_lists(text, &names, true));
     let is_script = |path: &Path| path.starts_with("scripts") || path == Path::new("Makefile");
@@ -462,10 +456,8 @@ fn links_resolve() {
 
 #[test]
 fn readme_is_short_and_its_commands_exist() {
-    assert_eq!(
-        make_commands("`make demo`, make sense, `make`\n    make test\n$ make soak MINUTES=5\n"),
-        ["demo", "test", "soak"]
-    );
+    let text = "`make demo`, make sense, `make`\n    make test\n$ make soak MINUTES=5\n";
+    assert_eq!(make_commands(text), ["demo", "test", "soak"]);
     assert_eq!(make_targets("A := x y\n.PHONY: help $(A)\n"), ["help", "x", "y"]);
     let (readme, makefile) = (read("README.md"), read("Makefile"));
     assert_eq!(too_long(&readme, MAX_README_LINES), []);
@@ -475,10 +467,7 @@ fn readme_is_short_and_its_commands_exist() {
     }
     assert!(commands.contains(&"demo") && commands.contains(&"test"), "README.md shows `make demo` and `make test`");
     let gate = read(".ci/run");
-    assert!(
-        gate.contains("make test") && gate.contains("make deep"),
-        ".ci/run calls the README's test command, and the rest"
-    );
+    assert!(gate.contains("make test") && gate.contains("make deep"), ".ci/run runs all steps");
 }
 
 /// Red if a page for contributors leaves out a step, has one that is gone, or has it under the other command.
@@ -555,8 +544,7 @@ fn left_out_by_name(text: &str) -> Vec<Finding> {
             || module.contains("stress_")
             || module.ends_with("long")
     };
-    let found = lines(text).filter(|(_, line)| is_left_out(split(line).0));
-    found.map(|(number, _)| (number, "a test that no step runs".into())).collect()
+    bad_lines(lines(text), |line| is_left_out(split(line).0), "a test that no step runs")
 }
 
 /// Red if a test outside of the programs `it` has a name that the filters of the step `test` skip.

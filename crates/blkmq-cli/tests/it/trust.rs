@@ -1,13 +1,12 @@
 //! What `blkmq serve` shows to each client, and what it reports about clients.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::served::{FLUSH, FUA, Nbd, READ, Served, WRITE, WRITE_ZEROES, ended};
+use crate::served::{Config, FLUSH, FUA, Nbd, READ, Served, WRITE, WRITE_ZEROES, ended, program};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Red if the warning at the start or the word in the list is missing, or if a device that keeps its data gets one.
@@ -72,8 +71,7 @@ fn a_file_of_any_size_is_served_to_its_last_byte() {
         assert_eq!(error_of(&mut client, 0, FLUSH, 0, 0, &[]), 0);
         assert!(client.read(0, size) == model);
         drop(client);
-        server.signal(Signal::TERM);
-        assert_eq!(server.end().0, Some(0));
+        assert_eq!(server.terminate().0, Some(0));
         assert!(fs::read(&path).unwrap() == model, "{size} bytes");
     }
 }
@@ -92,10 +90,8 @@ fn sighup_reads_the_files_for_tls_again_and_tells_what_came_of_it() {
     equip(folder.path());
     let path = folder.path().display().to_string();
     let mut server = Served::start(&["--tls", "on", "--tls-certificates", &path]);
-    assert_eq!(
-        server.told_of_hangup(),
-        "blkmq: SIGHUP: the files for TLS are read again, and count for connections to come"
-    );
+    let read = "blkmq: SIGHUP: the files for TLS are read again, and count for connections to come";
+    assert_eq!(server.told_of_hangup(), read);
     fs::remove_file(folder.path().join("server-key.pem")).unwrap();
     let refused = server.told_of_hangup();
     let expected = format!(
@@ -103,10 +99,7 @@ fn sighup_reads_the_files_for_tls_again_and_tells_what_came_of_it() {
     );
     assert!(refused.starts_with(&expected), "{refused}");
     equip(folder.path());
-    assert_eq!(
-        server.told_of_hangup(),
-        "blkmq: SIGHUP: the files for TLS are read again, and count for connections to come"
-    );
+    assert_eq!(server.told_of_hangup(), read);
     assert_eq!(server.connect("").read(0, 512), [0; 512], "clients are served as before");
 }
 
@@ -124,7 +117,7 @@ fn sighup_ends_no_server_that_has_nothing_to_read_again() {
 fn sighup_while_a_server_starts_is_heard_when_it_is_ready() {
     let folder = tempfile::tempdir().expect("there is room for a folder");
     let control = folder.path().join("control");
-    let mut server = crate::served::program(folder.path(), &["serve", "--control", &control.display().to_string()]);
+    let mut server = program(folder.path(), &["serve", "--control", &control.display().to_string()]);
     let mut server = server.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts");
     while !control.exists() {
         assert!(server.try_wait().expect("it is a child of this process").is_none(), "the server starts");
@@ -136,19 +129,6 @@ fn sighup_while_a_server_starts_is_heard_when_it_is_ready() {
     kill_process(pid, Signal::TERM).expect("it may be signalled");
     server.wait().expect("it is a child of this process");
     assert!(heard);
-}
-
-/// The message to a client that asks for the default export and may not use it.
-fn refusal(server: &Served) -> String {
-    let mut stream = UnixStream::connect(server.folder.join("nbd")).expect("the server listens");
-    stream.read_exact(&mut [0; 18]).expect("the server greets");
-    stream.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0").expect("the server talks on");
-    let mut head = [0; 20];
-    stream.read_exact(&mut head).expect("the server talks on");
-    assert_eq!(head[12..16], 0x8000_0002_u32.to_be_bytes(), "it is against the server's policy");
-    let mut text = vec![0; usize::from(head[19])];
-    stream.read_exact(&mut text).expect("the server talks on");
-    String::from_utf8(text).expect("a sentence is text")
 }
 
 /// Red if `--allow` gets lost between the command line and the server, or if only the server's own user can use the
@@ -164,7 +144,7 @@ fn users_may_do_what_is_allowed_to_them() {
     assert_eq!(writer.connect("").write(0, &[1; 512]), 0);
     let mut other = Served::start(&["--allow", &format!("user={}", me + 1)]);
     let expected = format!("the user {me} is not among those whom the server allows export \"\"");
-    assert_eq!(refusal(&other), expected);
+    assert_eq!(other.refusal(), (0x8000_0002, expected.clone()), "it is against the server's policy");
     other.http(b"POST /stop HTTP/1.1\r\n\r\n");
     let (code, said) = other.end();
     assert!(code == Some(0) && said.contains(&format!(": {expected}\n")), "{said}");
@@ -205,7 +185,7 @@ fn every_thread_of_a_server_is_in_the_sandbox_unless_it_is_switched_off() {
         assert!(of(&free, field).iter().all(|value| *value == ours(field)), "{field}");
     }
     let folder = tempfile::tempdir().unwrap();
-    let refused = crate::served::program(folder.path(), &["serve", "--sandbox", "no"]).output().unwrap();
+    let refused = program(folder.path(), &["serve", "--sandbox", "no"]).output().unwrap();
     assert_eq!(ended(&refused, 2), "blkmq: --sandbox: 'no' is not accepted; accepted: on, off\n");
 }
 
@@ -215,7 +195,7 @@ fn a_server_goes_on_as_another_user_where_root_starts_it() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |arguments: &[&str], code: i32| {
         let arguments = [&["serve"], arguments].concat();
-        ended(&crate::served::program(folder.path(), &arguments).output().unwrap(), code)
+        ended(&program(folder.path(), &arguments).output().unwrap(), code)
     };
     assert!(refused(&["--user", "no such user"], 2).starts_with("blkmq: --user: this machine knows no user 'no such"));
     assert!(refused(&["--user", "3999999"], 2).contains("does not know what group '3999999' is in; say --group too"));
@@ -237,12 +217,9 @@ fn a_server_goes_on_as_another_user_where_root_starts_it() {
 /// Red if the server does not warn at the start, or does not answer the command that sets the knob with a warning.
 #[test]
 fn priorities_and_weights_that_do_nothing_are_told_at_the_start_and_when_that_is_set() {
-    let folder = tempfile::tempdir().expect("there is room for a folder");
-    let config = folder.path().join("disks.toml");
     let text = "[[export]]\nname = \"gold\"\ndevice = \"ram,size=1M\"\nscheduler = \"none\"\npriority = \"rt/0\"\n\
                 [[export]]\nname = \"bronze\"\nqueue = \"gold\"\npriority = \"idle\"\n";
-    std::fs::write(&config, text).expect("the file can be written");
-    let mut server = Served::start(&["--config", config.to_str().expect("its name is UTF-8")]);
+    let mut server = Config::new(text).serve();
     let set = |knob, value| {
         let output = server.output(&["set", "gold", knob, value]);
         assert!(output.status.success());

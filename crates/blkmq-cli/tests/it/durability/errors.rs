@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use crate::durability::{Mount, file, folder};
 use crate::served::{FLUSH, FUA, Nbd, Served, TRIM, WRITE, WRITE_ZEROES};
@@ -29,8 +29,7 @@ fn others_go_on(server: &Served) {
 
 /// Ends the server, and checks what it has logged: as many lines as there are texts, each with one of the texts.
 fn log(mut server: Served, texts: &[&str]) {
-    server.signal(Signal::TERM);
-    let (code, log) = server.end();
+    let (code, log) = server.terminate();
     assert_eq!(code, Some(0), "{log}");
     assert_eq!(log.lines().count(), texts.len(), "{log}");
     for (line, text) in log.lines().zip(texts) {
@@ -40,8 +39,7 @@ fn log(mut server: Served, texts: &[&str]) {
 
 /// The same, but the lines may come in any order.
 fn log_in_any_order(mut server: Served, texts: &[&str]) {
-    server.signal(Signal::TERM);
-    let (code, log) = server.end();
+    let (code, log) = server.terminate();
     let lines: Vec<_> = log.lines().filter(|line| line.starts_with("blkmq: ")).collect();
     assert_eq!((code, lines.len()), (Some(0), texts.len()), "{log}");
     for text in texts {

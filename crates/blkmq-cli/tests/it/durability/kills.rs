@@ -11,8 +11,8 @@ use rustix::process::Signal;
 use crate::device::{Random, first_seed};
 use crate::durability::ledger::{Ledger, Survives};
 use crate::durability::load::{Worker, bytes_of};
-use crate::durability::{AtEnd, file, folder, lockings};
-use crate::served::{Nbd, Served};
+use crate::durability::{file, folder, lockings};
+use crate::served::{AtEnd, Nbd, Served};
 
 const CLIENTS: usize = 3;
 const NUMBERS: [usize; CLIENTS] = [0, 1, 2];

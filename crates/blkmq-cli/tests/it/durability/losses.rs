@@ -2,21 +2,18 @@
 //! one.
 
 use std::collections::BTreeSet;
-use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use blkmq::RequestQueue;
 use blkmq_drivers::file::{Asked, Config, File, Journal};
-use blkmq_export::{Export, Server};
-use rustix::process::Signal;
+use blkmq_export::Server;
 use tempfile::TempDir;
 
-use crate::durability::{Mount, file, folder};
-use crate::served::{FLUSH, FUA, Nbd, Served, WRITE, WRITE_ZEROES};
+use crate::durability::{Mount, file, folder, queue, serve};
+use crate::served::{FLUSH, FUA, Nbd, Served, WRITE, WRITE_ZEROES, connect};
 
 /// The protocol's numbers.
 const EIO: u32 = 5;
@@ -30,12 +27,6 @@ fn ask(client: &mut Nbd, kind: u16, flags: u16, offset: u64) -> u32 {
     let data = if kind == WRITE { vec![9; length] } else { Vec::new() };
     client.try_send(flags, kind, 1, offset, length as u32, &data).expect("the server talks on");
     client.receive().expect("the server answers").1
-}
-
-fn connect(server: &Server) -> Nbd {
-    let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
-    server.serve(theirs.into(), Some("a test")).expect("there is room for a client");
-    Nbd::connect(ours, "")
 }
 
 /// Checks that nothing is durable for the client any more.
@@ -88,9 +79,7 @@ fn a_loss_is_told_to_every_client_until_the_file_is_opened_anew() {
                 Some(journal) => File::open_with_journal(config.clone(), journal),
                 None => File::open(config.clone()),
             };
-            let driver = Arc::new(driver.expect("the file can be opened"));
-            let q = RequestQueue::builder(driver).scheduler(scheduler).build().expect("the queue is good");
-            let server = Server::builder().export(Export::new("", q)).start().expect("the server is right");
+            let server = serve(queue(Arc::new(driver.expect("the file can be opened")), scheduler));
             let (mut a, mut b) = (connect(&server), connect(&server));
             assert_eq!(ask(&mut a, WRITE, 0, 0), 0);
             if is_failing {
@@ -192,9 +181,7 @@ fn a_loss_that_the_kernel_has_told_another_sync_is_seen() {
 /// A server of a file through the page cache, with a ring for each of two clients.
 fn serve_with(path: &str, journal: Arc<dyn Journal>) -> Server {
     let config = Config { size: Some(48 << 20), direct: false, queues: 2, ..Config::new(path) };
-    let driver = File::open_with_journal(config, journal).expect("the file can be made");
-    let q = RequestQueue::builder(Arc::new(driver)).scheduler("none").build().expect("the queue is good");
-    Server::builder().export(Export::new("", q)).start().expect("the server is right")
+    serve(queue(Arc::new(File::open_with_journal(config, journal).expect("the file can be made")), "none"))
 }
 
 /// Holds the answer to the sync that reports the loss until another ring's sync waits for it, and reports success for
@@ -284,8 +271,7 @@ fn what_a_disk_that_fills_up_has_lost_is_told_to_all_clients_and_to_operators() 
     }
     assert!(server.say(&["dump"]).contains(&format!("\nhealth failed: {trouble}")));
     drop((a, b));
-    server.signal(Signal::TERM);
-    let (_, log) = server.end();
+    let (_, log) = server.terminate();
     let told = format!("blkmq: the device of queue 'default' has failed: {trouble}");
     assert_eq!(log.lines().filter(|line| line.starts_with(&told)).count(), 1, "{log}");
 }

@@ -15,8 +15,11 @@ mod tail;
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 
-use blkmq::Locking;
+use blkmq::driver::Driver;
+use blkmq::{Locking, RequestQueue};
+use blkmq_export::{Export, Server};
 use tempfile::TempDir;
 
 /// The lockings that a scheduler of this name can have. `kyber` orders each hardware queue by itself, and the buckets
@@ -60,11 +63,12 @@ impl Drop for Mount {
     }
 }
 
-/// Calls a function when it is dropped, also after a panic, because other threads wait for the call.
-struct AtEnd<F: FnMut()>(F);
+/// A queue in front of a device.
+fn queue(driver: Arc<dyn Driver>, scheduler: &str) -> RequestQueue {
+    RequestQueue::builder(driver).scheduler(scheduler).build().expect("the queue is good")
+}
 
-impl<F: FnMut()> Drop for AtEnd<F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
+/// A server of a queue.
+fn serve(q: RequestQueue) -> Server {
+    Server::builder().export(Export::new("", q)).start().expect("the server is right")
 }

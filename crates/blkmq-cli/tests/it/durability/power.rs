@@ -1,6 +1,5 @@
 //! The power of a device fails, and the server in front of it ends, at a random moment.
 
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,8 +7,8 @@ use std::thread;
 
 use blkmq::driver::Driver;
 use blkmq::driver::null::Null;
-use blkmq::{Limits, RequestQueue, scheduler_names};
-use blkmq_export::{Export, Server};
+use blkmq::{Limits, scheduler_names};
+use blkmq_export::Server;
 use blkmq_vhost_user::Device;
 
 use crate::device::{Claims, Random, first_seed};
@@ -17,8 +16,8 @@ use crate::durability::block_device::BlockDevice;
 use crate::durability::ledger::{Ledger, Survives};
 use crate::durability::load::{Port, Worker, bytes_of};
 use crate::durability::machine::Machine;
-use crate::durability::{AtEnd, folder};
-use crate::served::{FUA, Nbd, WRITE_ZEROES};
+use crate::durability::{self, folder};
+use crate::served::{AtEnd, FUA, Nbd, WRITE_ZEROES, connect};
 
 const CLIENTS: usize = 3;
 const NUMBERS: [usize; CLIENTS] = [0, 1, 2];
@@ -38,14 +37,7 @@ trait Site: Sync {
 
 /// A server of a new queue in front of the device.
 fn serve(driver: Arc<dyn Driver>, scheduler: &str) -> Server {
-    let q = RequestQueue::builder(driver).scheduler(scheduler).build().expect("the queue is good");
-    Server::builder().export(Export::new("", q)).start().expect("the server is right")
-}
-
-fn connect(server: &Server) -> Nbd {
-    let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
-    server.serve(theirs.into(), Some("a test")).expect("there is room for a client");
-    Nbd::connect(ours, "")
+    durability::serve(durability::queue(driver, scheduler))
 }
 
 impl Site for Server {
@@ -166,10 +158,8 @@ fn losses<S: Site>(fua: u8, flushes: bool, rounds: u64, claim: fn(Limits) -> Lim
                         device.lose_power();
                     }
                     while worker.steps(1) {
-                        assert!(
-                            worker.errors == 0 || is_off.load(Ordering::Relaxed),
-                            "nothing fails with the power on"
-                        );
+                        let is_off = is_off.load(Ordering::Relaxed);
+                        assert!(worker.errors == 0 || is_off, "nothing fails with the power on");
                     }
                 });
             }

@@ -1,19 +1,17 @@
 //! Every flush and FUA that a file is asked for, compared with the journal of its rings.
 
-use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use blkmq::{Client, Locking, RequestQueue, scheduler_names};
 use blkmq_drivers::file::{Asked, Config, File};
-use blkmq_export::{Export, Server};
 
 use crate::device::first_seed;
 use crate::durability::journal::{Log, Tally};
 use crate::durability::ledger::{Ledger, Survives};
 use crate::durability::load::{Port, Worker, bytes_of};
-use crate::durability::{file, folder, lockings};
-use crate::served::Nbd;
+use crate::durability::{file, folder, lockings, serve};
+use crate::served::connect;
 
 const CLIENTS: usize = 3;
 
@@ -68,12 +66,8 @@ fn every_reply_to_an_nbd_client_follows_its_sync() {
     let folder = folder();
     let log = Arc::new(Log::default());
     let q = queue(config(&folder, "disk", true), &log, "mq-deadline", Locking::default());
-    let server = Server::builder().export(Export::new("", q)).start().expect("the server is right");
-    run(&log, 300, || {
-        let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
-        server.serve(theirs.into(), Some("a test")).expect("there is room for a client");
-        Nbd::connect(ours, "")
-    });
+    let server = serve(q);
+    run(&log, 300, || connect(&server));
     let Tally { flushes, fuas, .. } = log.check().unwrap_or_else(|error| panic!("{error}"));
     assert!(flushes > 10 && fuas > 10, "{flushes} {fuas}");
 }

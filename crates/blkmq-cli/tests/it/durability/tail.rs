@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::ops::Range;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -17,7 +16,7 @@ use crate::durability::ledger::SECTOR;
 use crate::durability::load::{Kind, Operation, Port};
 use crate::durability::machine::Machine;
 use crate::durability::{file, folder};
-use crate::served::{FLUSH, Nbd, until};
+use crate::served::{FLUSH, connect, until};
 
 const BYTES: usize = 1000;
 
@@ -66,13 +65,11 @@ fn a_disk_that_ends_within_a_sector_keeps_what_is_told_done_behind_each_front_en
         let (path, disk) = file(&folder, engine);
         let q = queue(&format!("file,path={disk},engine={engine}"), &path, BYTES);
         let (server, lines) = serve(q);
-        let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
-        server.serve(theirs.into(), Some("a test")).expect("there is room for a client");
         let socket = folder.path().join("vm");
         let machines = blkmq_vhost_user::Server::start(vec![Device::new(&socket)], server.engine());
         let machines = machines.expect("it can listen");
         let is_gone = Arc::new(AtomicBool::new(false));
-        let (mut nbd, mut block) = (Nbd::connect(ours, ""), BlockDevice::new(server.engine(), &is_gone));
+        let (mut nbd, mut block) = (connect(&server), BlockDevice::new(server.engine(), &is_gone));
         let mut machine = Machine::new(&socket, false, &is_gone);
         assert_eq!((nbd.size, machine.capacity()), (BYTES as u64, 1));
         let told = format!("{}: the last 488 of the device's 1000 bytes are less than a block", socket.display());

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 
+use serde_json::Value;
+
 const PROGRAM: &str = {
     let (blkmq, torture) = (option_env!("CARGO_BIN_EXE_blkmq"), option_env!("CARGO_BIN_EXE_blkmq-torture"));
     match (blkmq, torture, option_env!("CARGO_BIN_EXE_blkmq-simulate")) {
@@ -25,23 +27,22 @@ pub(crate) fn blkmq(arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(arguments).output().expect("the program starts")
 }
 
+/// Starts the program, and reads what it prints through pipes.
+pub(crate) fn spawn(arguments: &[&str]) -> Child {
+    let mut program = Command::new(PROGRAM);
+    program.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts")
+}
+
 /// Does to a program what Ctrl-C does.
 pub(crate) fn interrupt(program: &Child) {
-    let kill =
-        Command::new("sh").args(["-c", &format!("kill -INT {}", program.id())]).status().expect("there is a shell");
-    assert!(kill.success());
+    let kill = Command::new("sh").args(["-c", &format!("kill -INT {}", program.id())]).status();
+    assert!(kill.expect("there is a shell").success());
 }
 
 /// A run with `--report` that gets Ctrl-C as soon as the program handles it: it does once the page is opened, which is
 /// not there before.
 pub(crate) fn interrupted(arguments: &[&str], page: &str) -> Output {
-    let program = Command::new(PROGRAM)
-        .args(arguments)
-        .args(["--report", page])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
+    let program = spawn(&[arguments, &["--report", page]].concat());
     while !fs::exists(page).expect("the folder can be read") {
         thread::yield_now();
     }
@@ -61,6 +62,32 @@ pub(crate) fn printed(arguments: &[&str]) -> String {
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stderr.is_empty(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("the program prints text")
+}
+
+/// Checks that a text has all of these parts.
+#[track_caller]
+pub(crate) fn has_all(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+}
+
+/// The JSON that a run must print.
+pub(crate) fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&printed(&[arguments, &["--json"]].concat())).expect("the program prints JSON")
+}
+
+/// The path of a file of a recording of Linux's mq-deadline.
+pub(crate) fn recording(name: &str, file: &str) -> String {
+    let data = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../blkmq-workbench/tests/data/linux-6.12-mq-deadline");
+    data.join(name).join(file).display().to_string()
+}
+
+/// A number of bytes of memory that the kernel reports of a process, such as `VmRSS`; `None` if the process has ended.
+pub(crate) fn memory(process: u32, field: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
 
 /// The one line that a run must print because its input is refused.

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
@@ -61,6 +62,51 @@ pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Calls a function when it is dropped, also after a panic, because other threads wait for the call.
+pub(crate) struct AtEnd<F: FnMut()>(pub(crate) F);
+
+impl<F: FnMut()> Drop for AtEnd<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// A folder with a file `disks.toml` for `--config`.
+pub(crate) struct Config(pub(crate) TempDir);
+
+impl Config {
+    pub(crate) fn new(text: &str) -> Self {
+        let config = Self(tempfile::tempdir().expect("there is room for a folder"));
+        config.write(text);
+        config
+    }
+
+    pub(crate) fn path(&self) -> String {
+        self.0.path().join("disks.toml").display().to_string()
+    }
+
+    /// Writes another text into the file.
+    pub(crate) fn write(&self, text: &str) {
+        std::fs::write(self.path(), text).expect("there is room for a file");
+    }
+
+    pub(crate) fn serve(&self) -> Served {
+        Served::start(&["--config", &self.path()])
+    }
+
+    /// What `--check` says of it, which ends with this exit code.
+    pub(crate) fn checked(&self, code: i32) -> String {
+        ended(&program(self.0.path(), &["serve", "--check", &self.path()]).output().expect("the program starts"), code)
+    }
+}
+
+/// A connection to a server in this process.
+pub(crate) fn connect(server: &blkmq_export::Server) -> Nbd {
+    let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
+    server.serve(theirs.into(), Some("a test")).expect("there is room for a client");
+    Nbd::connect(ours, "")
+}
+
 /// A running server, which is killed if a test fails.
 pub(crate) struct Served {
     pub(crate) child: Child,
@@ -86,6 +132,15 @@ impl Served {
             Self::start_in(temporary.path(), &[&["--control", &control, "--nbd", &nbd], arguments].concat());
         served._temporary = Some(temporary);
         served
+    }
+
+    /// A server with metrics, and the address at which they are read.
+    pub(crate) fn with_metrics(arguments: &[&str]) -> (Self, String) {
+        // Port 0 stands for any free port, and the greeting says which one it is.
+        let server = Self::start(&[arguments, &["--metrics", "0"]].concat());
+        let url = server.greeting.lines().find_map(|line| line.strip_prefix("metrics: http://")).expect("it is told");
+        let address = url.strip_suffix("/metrics").expect("it is a URL").to_owned();
+        (server, address)
     }
 
     /// A server with its sockets in the runtime folder `folder`, or where `arguments` say.
@@ -163,6 +218,26 @@ impl Served {
         (code, std::mem::take(&mut self.said))
     }
 
+    /// Signals it to end, and waits for its end.
+    pub(crate) fn terminate(&mut self) -> (Option<i32>, String) {
+        self.signal(Signal::TERM);
+        self.end()
+    }
+
+    /// The kind and the message of the error with which a client that asks for the default export is refused.
+    pub(crate) fn refusal(&self) -> (u32, String) {
+        let mut stream = UnixStream::connect(self.folder.join("nbd")).expect("the server listens");
+        stream.read_exact(&mut [0; Greeting::SIZE]).expect("the server greets");
+        let go = option(options::GO, &Inquiry { name: "", wanted: vec![] }.encode());
+        stream.write_all(&[&3_u32.to_be_bytes()[..], &go].concat()).expect("the server talks on");
+        let mut head = [0; OptionReply::SIZE];
+        stream.read_exact(&mut head).expect("the server talks on");
+        let OptionReply { kind, len, .. } = OptionReply::decode(&head).expect("the server answers");
+        let mut text = vec![0; len as usize];
+        stream.read_exact(&mut text).expect("the server talks on");
+        (kind, String::from_utf8(text).expect("a sentence is text"))
+    }
+
     pub(crate) fn connect(&self, export: &str) -> Nbd {
         Nbd::connect(UnixStream::connect(self.folder.join("nbd")).expect("the server listens"), export)
     }
@@ -175,8 +250,16 @@ impl Drop for Served {
     }
 }
 
+/// The answer to a request at a server's address for metrics: head and body.
+pub(crate) fn scrape(address: &str, asked: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).expect("the server listens");
+    // The server may answer before it has heard everything.
+    let _ = stream.write_all(format!("{asked} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+    answer(stream)
+}
+
 /// Reads an answer to its end.
-pub(crate) fn answer(mut stream: UnixStream) -> (String, String) {
+pub(crate) fn answer(mut stream: impl Read) -> (String, String) {
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("an answer is text");
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
