@@ -366,6 +366,40 @@ fn a_kick_is_not_lost_with_a_request_that_waits_for_its_tag() {
     }
 }
 
+/// Two threads write more than the scheduler has room for.
+fn writes_without_room(seed: u64, locking: Locking) -> Ended {
+    let schedule = Priorities::new(Random::new(seed), [30, 60, 150, 300][seed as usize % 4]);
+    plays(Box::new(schedule), move || {
+        let q = queue("null,size=1M,irqmode=0,hw_queue_depth=1", locking, "1");
+        let threads = [0, 1].map(|number| {
+            let q = q.clone();
+            thread::spawn(move || {
+                let mut submitter = q.submitter(&Client::new("writes")).expect("there is a place");
+                for at in 0..3 {
+                    let sector = number * 500 + at * 10;
+                    submitter.submit(Bio::write(sector, Buffer::zeroed(512))).expect("there are slots");
+                }
+                while submitter.nr_outstanding() > 0 {
+                    submitter.wait(1, None);
+                    while submitter.reap().is_some() {}
+                }
+            })
+        });
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    })
+}
+
+/// Red if a thread that finds no room sets WAITING before it publishes that its requests wait for room (tried: with
+/// `Section::show` alone, which publishes in a split queue). A completer then reads WAITING, and an old count.
+#[test]
+fn a_request_without_room_is_counted_before_a_completer_is_to_find_it() {
+    for locking in ["single", "staged", "staged:dispatch", "batch", "combining"] {
+        let locking: Locking = locking.parse().expect("there is such a locking");
+        let stuck = (0..10_000).find(|seed| writes_without_room(*seed, locking) != Ended::Finished);
+        assert_eq!(stuck, None, "{locking}");
+    }
+}
+
 /// A scheduler that holds its requests back until a time, and then until a later one.
 #[derive(Debug, Default)]
 struct HeldTwice {

@@ -135,7 +135,9 @@ impl<'q> Section<'q, '_> {
         }
         stage(Stage::Insert, tried);
         if self.hold.backlog.has_waiting_for_room() {
-            self.show();
+            // Before WAITING: a completer that reads WAITING as set then reads that requests wait for room. This thread
+            // does not try them again by itself.
+            self.domain.note_waiting(self.hold);
             // As with a tag: room may have become free between the attempt and the mark.
             q.live.prepare_to_wait_unless(self.waiter_present, || self.retry_without_room());
         }

@@ -224,8 +224,8 @@ impl Domain {
         self.counts.elsewhere.load(Ordering::Relaxed) == 0
     }
 
-    /// Publishes the counts. Called under the lock before it is released, and before requests may stay behind while
-    /// other domains have combiners too (`Section::show`).
+    /// Publishes the counts. Called under the lock before it is released, and before WAITING is set for requests that
+    /// other threads find by the counts.
     pub(crate) fn note_waiting(&self, hold: &Hold) {
         let note = |count: &AtomicU32, now: u32| {
             if count.load(Ordering::Relaxed) != now {
