@@ -5,45 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use blkmq_workbench::blktrace::{Action, Event};
-use blkmq_workbench::{Classes, Settings, TraceFiles, blktrace};
+use blkmq_workbench::{Classes, TraceFiles, blktrace};
 
-use crate::whole::{self, Whole};
+use crate::whole::Recording;
 
 /// The share of choices, in percent, that must agree on each recording. `overlap` goes red if sector order goes on from
 /// the end of the last request: its writes overlap, and Linux goes on from the beginning.
 const MARKS: [(&str, f64); 6] =
     [("mixed", 99.9), ("expiry", 99.9), ("overlap", 99.9), ("depth4", 99.9), ("merge", 99.9), ("prio", 99.5)];
-
-struct Recording {
-    trace: Vec<u8>,
-    queue: String,
-    classes: Classes,
-}
-
-impl Recording {
-    fn open(name: &str) -> Self {
-        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/linux-6.12-mq-deadline").join(name);
-        let classes = fs::read_to_string(folder.join("classes.txt")).unwrap_or_default();
-        Self {
-            trace: fs::read(folder.join("trace.blktrace.0")).expect("the trace is in the repository"),
-            queue: fs::read_to_string(folder.join("queue.txt")).expect("the settings are in the repository"),
-            classes: Classes::parse("classes.txt", &classes).expect("the recording's classes are well formed"),
-        }
-    }
-
-    fn settings(&self, changes: &[&str]) -> Settings {
-        let mut settings = Settings::parse("queue.txt", &self.queue).expect("the recording's settings are well formed");
-        for change in changes {
-            settings.set(change).expect("the change is well formed");
-        }
-        settings
-    }
-
-    fn replay(&self, changes: &[&str]) -> Whole {
-        let events = whole::events(&self.trace);
-        whole::replay(&events, &self.settings(changes), &self.classes).expect("the settings are accepted")
-    }
-}
 
 /// The records of a trace, read offset by offset without the reader under test.
 fn records(trace: &[u8]) -> Vec<&[u8]> {
@@ -64,7 +33,7 @@ fn number(bytes: &[u8]) -> u64 {
 #[test]
 fn recorded_choices_are_ours_too() {
     for (name, mark) in MARKS {
-        let agreement = Recording::open(name).replay(&[]);
+        let agreement = Recording::of_mq_deadline(name).replay(&[]);
         println!("{name}: {} of {}, {:.2} %", agreement.agree(), agreement.choices.len(), agreement.percent());
         assert!(agreement.choices.len() > 700, "{name}: the recording holds too few choices to judge by");
         assert!(agreement.percent() >= mark, "{name}: {:.2} % is below {mark} %", agreement.percent());
@@ -78,7 +47,7 @@ fn announcements_that_are_missing_or_wrong_cost_nothing() {
     static NUMBERS: [[u8; 8]; 5] =
         [0_u64.to_be_bytes(), 1_u64.to_be_bytes(), 2_u64.to_be_bytes(), 3_u64.to_be_bytes(), 4_u64.to_be_bytes()];
     for (name, mark) in MARKS {
-        let recording = Recording::open(name);
+        let recording = Recording::of_mq_deadline(name);
         let events = blktrace::read(&recording.trace).expect("the recording is whole");
         let right = recording.replay(&[]);
         let replay = |payload: &dyn Fn(usize) -> Option<&'static [u8]>| {
@@ -87,7 +56,7 @@ fn announcements_that_are_missing_or_wrong_cost_nothing() {
                 _ => Some(event.clone()),
             });
             let changed: Vec<Event> = changed.collect();
-            whole::replay(&changed, &recording.settings(&[]), &recording.classes).expect("the settings are accepted")
+            recording.replay_of(&changed, &[])
         };
         for (what, agreement) in [
             ("no events", replay(&|_| None)),
@@ -115,7 +84,7 @@ fn agreement_falls_under_knobs_that_are_not_the_recordings() {
         ("prio", &["iosched/fifo_batch=1"]),
     ];
     for (name, changes) in wrong {
-        let recording = Recording::open(name);
+        let recording = Recording::of_mq_deadline(name);
         let (right, wrong) = (recording.replay(&[]).percent(), recording.replay(changes).percent());
         assert!(wrong < right - 1.0, "{name} {changes:?}: {wrong:.2} % instead of {right:.2} %");
     }
@@ -123,7 +92,7 @@ fn agreement_falls_under_knobs_that_are_not_the_recordings() {
 
 #[test]
 fn agreement_falls_without_the_classes() {
-    let mut recording = Recording::open("prio");
+    let mut recording = Recording::of_mq_deadline("prio");
     let right = recording.replay(&[]).percent();
     recording.classes = Classes::default();
     assert!(recording.replay(&[]).percent() < right - 10.0);
@@ -134,7 +103,7 @@ fn agreement_falls_without_the_classes() {
 #[test]
 fn choices_list_one_line_for_each_issue() {
     for (name, _) in MARKS {
-        let recording = Recording::open(name);
+        let recording = Recording::of_mq_deadline(name);
         let agreement = recording.replay(&[]);
         let mut text = Vec::new();
         for choice in &agreement.choices {
@@ -157,7 +126,7 @@ fn choices_list_one_line_for_each_issue() {
 /// Red if the records of a recording, dealt out in turn to three files, are read otherwise than the one file.
 #[test]
 fn per_cpu_files_are_one_trace() {
-    let recording = Recording::open("prio");
+    let recording = Recording::of_mq_deadline("prio");
     let base = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dealt");
     let mut files: HashMap<usize, Vec<u8>> = HashMap::new();
     for (index, record) in records(&recording.trace).into_iter().enumerate() {
@@ -173,7 +142,6 @@ fn per_cpu_files_are_one_trace() {
     for name in [base.clone(), path(2)] {
         let trace = TraceFiles::open(&name).expect("the files were just written");
         let events: Vec<Event> = trace.collect::<Result<_, _>>().expect("the files are whole");
-        let dealt = whole::replay(&events, &recording.settings(&[]), &recording.classes).expect("as before");
-        assert_eq!(dealt, recording.replay(&[]), "{}", name.display());
+        assert_eq!(recording.replay_of(&events, &[]), recording.replay(&[]), "{}", name.display());
     }
 }

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use blkmq_workbench::oracle::{self, LEAST_SHARES, Recording, Row, Score, Scoring};
 use blkmq_workbench::order::{Groups, Replayed};
 
+use crate::whole::data;
+
 /// What a recording misses, and the first decision that differs.
 ///
 /// At 5030.2 ms, 30 ms behind the last request of the only other group, Linux serves process 690 and ours 694. Both
@@ -20,19 +22,15 @@ const MISSED: [(&str, &str); 1] = [("tree-aggressor-d4", "balanced 0.7858, under
 /// share has grown. That belongs to Linux's tags, and is not modelled.
 const OTHER_SHARES: [&str; 2] = ["flood-d32-ll1", "softrt-d4-ll1"];
 
-fn kept() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/linux-6.12-bfq")
-}
-
 fn named(name: &str) -> Recording {
-    Recording::open(&kept().join(name)).expect("the recording is whole")
+    Recording::open(&data("linux-6.12-bfq").join(name)).expect("the recording is whole")
 }
 
 /// The folders of all recordings, each once.
 fn folders() -> Vec<PathBuf> {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/oracle/linux-6.12-bfq");
     let mut folders = BTreeMap::new();
-    for parent in [shared, kept()] {
+    for parent in [shared, data("linux-6.12-bfq")] {
         let found = Recording::folders(&parent).unwrap_or_default();
         folders.extend(found.into_iter().map(|folder| (folder.file_name().map(ToOwned::to_owned), folder)));
     }

@@ -10,15 +10,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use blkmq_workbench::Classes;
 use blkmq_workbench::blktrace::{Action, Category, Event};
 use blkmq_workbench::order::Adjustment;
-use blkmq_workbench::{Classes, Settings};
-use flate2::read::GzDecoder;
 
-use crate::whole::{self, Whole};
+use crate::whole::{self, Recording, Whole, data};
 
 /// The shares of choices that must agree. On the domain; on the domain where several wait, as the mean of those choices
 /// that stay with the last domain and those that do not; and on the request.
@@ -30,66 +28,39 @@ const MARKS_OF_OTHERS: Shares = Shares { domain: 0.985, balanced: 0.95, request:
 /// Two of Linux's ticks, in nanoseconds.
 const LATE: u64 = 8_000_000;
 
-struct Recording {
+/// A recording, its name, and the depths that Linux changed: time, domain, depth.
+struct Adjusted {
+    recording: Recording,
     name: String,
-    trace: Vec<u8>,
-    queue: String,
-    /// The depths that Linux changed: time, domain, depth.
     adjustments: Vec<(u64, String, u32)>,
 }
 
-impl Recording {
+impl Adjusted {
     fn open(folder: &Path) -> Self {
-        let read = |name: &str| {
-            fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
-        };
-        let mut trace = Vec::new();
-        match fs::File::open(folder.join("trace.blktrace.0.gz")) {
-            Ok(packed) => _ = GzDecoder::new(packed).read_to_end(&mut trace).expect("the trace is whole"),
-            Err(_) => trace = fs::read(folder.join("trace.blktrace.0")).expect("the recording has a trace"),
-        }
-        let adjustments =
-            read("kyber.txt").lines().filter(|line| !line.starts_with('#')).filter_map(adjustment).collect();
+        let lines = fs::read_to_string(folder.join("kyber.txt")).expect("the recording has the depths");
+        let adjustments = lines.lines().filter(|line| !line.starts_with('#')).filter_map(adjustment).collect();
         let name = folder.file_name().expect("a recording has a name").to_string_lossy().into_owned();
-        Self { name, trace, queue: read("queue.txt"), adjustments }
+        Self { recording: Recording::open(folder), name, adjustments }
     }
 
     /// One of those that are in the repository.
     fn named(name: &str) -> Self {
-        Self::open(&kept().join(name))
+        Self::open(&data(KYBER).join(name))
     }
 
     fn all() -> Vec<Self> {
-        let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/oracle/linux-6.12-kyber");
+        let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/oracle").join(KYBER);
         let mut folders: BTreeMap<_, PathBuf> = BTreeMap::new();
-        for parent in [shared, kept()] {
-            let entries = fs::read_dir(parent).into_iter().flatten();
-            folders
-                .extend(entries.map(|entry| entry.expect("the folder can be read")).map(|e| (e.file_name(), e.path())));
+        for parent in [shared, data(KYBER)] {
+            let entries =
+                fs::read_dir(parent).into_iter().flatten().map(|entry| entry.expect("the folder can be read"));
+            folders.extend(entries.map(|entry| (entry.file_name(), entry.path())));
         }
         folders.values().map(|folder| Self::open(folder)).collect()
     }
-
-    fn events(&self) -> Vec<Event> {
-        whole::events(&self.trace)
-    }
-
-    fn replay_of(&self, events: &[Event], changes: &[&str]) -> Whole {
-        let mut settings = Settings::parse("queue.txt", &self.queue).expect("the recording's settings are well formed");
-        for change in changes {
-            settings.set(change).expect("the change is well formed");
-        }
-        whole::replay(events, &settings, &Classes::default()).expect("the settings are accepted")
-    }
-
-    fn replay(&self, changes: &[&str]) -> Whole {
-        self.replay_of(&self.events(), changes)
-    }
 }
 
-fn kept() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/linux-6.12-kyber")
-}
+const KYBER: &str = "linux-6.12-kyber";
 
 /// `TIME adjust DOMAIN DEPTH`; nothing for another line.
 fn adjustment(line: &str) -> Option<(u64, String, u32)> {
@@ -166,19 +137,19 @@ fn shares(events: &[Event], agreement: &Whole) -> Shares {
 
 #[test]
 fn recorded_choices_and_depths_are_ours_too() {
-    let recordings = Recording::all();
+    let recordings = Adjusted::all();
     assert!(recordings.len() >= 5, "the repository has five");
-    for recording in recordings {
+    for Adjusted { recording, name, adjustments } in recordings {
         let agreement = recording.replay(&[]);
         let shares = shares(&recording.events(), &agreement);
         let ours = words(agreement.adjustments.as_deref().expect("kyber has depths"));
-        println!("{}: {} choices, {shares:.4?}, {} new depths", recording.name, agreement.choices.len(), ours.len());
+        println!("{name}: {} choices, {shares:.4?}, {} new depths", agreement.choices.len(), ours.len());
         assert!(agreement.choices.len() > 5000, "the recording holds too few choices to judge by");
-        let marks = if kept().join(&recording.name).exists() { MARKS } else { MARKS_OF_OTHERS };
+        let marks = if data(KYBER).join(&name).exists() { MARKS } else { MARKS_OF_OTHERS };
         let is_near =
             shares.domain >= marks.domain && shares.balanced >= marks.balanced && shares.request >= marks.request;
-        assert!(is_near, "{}: {shares:?}", recording.name);
-        assert!(are_alike(&ours, &recording.adjustments), "{}: {ours:?}", recording.name);
+        assert!(is_near, "{name}: {shares:?}");
+        assert!(are_alike(&ours, &adjustments), "{name}: {ours:?}");
     }
 }
 
@@ -194,27 +165,27 @@ fn other_targets_make_other_depths() {
         ("merge-d8", "read_lat_nsec=100000000"),
         ("discard-d8", "read_lat_nsec=1000000"),
     ] {
-        let recording = Recording::named(name);
+        let Adjusted { recording, adjustments, .. } = Adjusted::named(name);
         let ours = words(recording.replay(&[change]).adjustments.as_deref().expect("kyber has depths"));
-        assert!(!are_alike(&ours, &recording.adjustments), "{name} with {change}: {ours:?}");
+        assert!(!are_alike(&ours, &adjustments), "{name} with {change}: {ours:?}");
     }
 }
 
 /// Red if a message that a knob was changed is not heard.
 #[test]
 fn depths_follow_the_knobs_that_the_trace_changes() {
-    let recording = Recording::named("knobs-d32");
+    let Adjusted { recording, adjustments, .. } = Adjusted::named("knobs-d32");
     let events: Vec<_> = recording.events().into_iter().filter(|event| event.message().is_none()).collect();
     let ours = words(recording.replay_of(&events, &[]).adjustments.as_deref().expect("kyber has depths"));
-    assert!(!are_alike(&ours, &recording.adjustments), "{ours:?}");
+    assert!(!are_alike(&ours, &adjustments), "{ours:?}");
 }
 
 /// Red if a scheduler that takes no tokens has depths, or if its choices agree as often.
 #[test]
 fn another_scheduler_agrees_less_and_has_no_depths() {
     for name in ["knobs-d32", "discard-d8", "writecong-d32"] {
-        let recording = Recording::named(name);
-        let mut settings = Settings::parse("queue.txt", &recording.queue).unwrap();
+        let Adjusted { recording, .. } = Adjusted::named(name);
+        let mut settings = recording.settings(&[]);
         settings.use_scheduler("mq-deadline");
         let agreement = whole::replay(&recording.events(), &settings, &Classes::default()).unwrap();
         assert_eq!(agreement.adjustments, None);
@@ -226,7 +197,7 @@ fn another_scheduler_agrees_less_and_has_no_depths() {
 /// Red if a line has another form than `TIME SECTOR R|W|D` or `TIME DOMAIN DEPTH`.
 #[test]
 fn choices_and_depths_are_lines() {
-    let recording = Recording::named("discard-d8");
+    let Adjusted { recording, .. } = Adjusted::named("discard-d8");
     let agreement = recording.replay(&["read_lat_nsec=1000000"]);
     let mut choices = Vec::new();
     for choice in &agreement.choices {

@@ -5,13 +5,13 @@ use std::time::Duration;
 use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Control, Outcome, Setup, Stamps, thread_cpu_ns};
 use blkmq_workbench::job::{BlockSize, ByDirection, Direction, Extent, Job, Operations, Order};
 
+use crate::bench_options::{self, MS, RANDOM, SECOND, SEQUENTIAL, timed};
+
 /// A device on which each request takes 100 us, 64 at a time.
 const TIMED: &str = "null,irqmode=2,completion_nsec=100us,hw_queue_depth=64,poll_queues=0,size=1G";
 
-const RANDOM: Order = Order::Random { every: 1 };
-
 fn job(direction: Direction, order: Order) -> Job {
-    Job { operations: Operations::Only(direction), order, norandommap: true, ..Job::new("tested") }
+    bench_options::job(Operations::Only(direction), order)
 }
 
 fn depth(job: Job, iodepth: u32, batch: u32) -> Job {
@@ -23,10 +23,6 @@ fn depth(job: Job, iodepth: u32, batch: u32) -> Job {
         iodepth_low: iodepth,
         ..job
     }
-}
-
-fn timed(job: Job, runtime: Duration) -> Job {
-    Job { time_based: true, runtime: Some(runtime), ..job }
 }
 
 fn setup(device: &str, scheduler: &str, clock: ClockKind) -> Setup {
@@ -42,12 +38,9 @@ fn on_virtual_time(jobs: &[Job]) -> Outcome {
     run(jobs, &setup(TIMED, "none", ClockKind::Virtual))
 }
 
-const SECOND: Duration = Duration::from_secs(1);
-const MS: Duration = Duration::from_millis(1);
-
 /// The jobs of published measurements, for `numjobs` threads.
 fn published(numjobs: u32, runtime: Duration) -> [Job; 4] {
-    let each = |job: Job| Job { numjobs, ..timed(job, runtime) };
+    let each = |job: Job| Job { numjobs, ..timed(runtime, job) };
     let quick = blkmq_workbench::job::Measure { lat: false, clat: false, slat: false };
     let scaling = Job {
         bs: ByDirection::all(BlockSize::Fixed(512)),
@@ -60,14 +53,14 @@ fn published(numjobs: u32, runtime: Duration) -> [Job; 4] {
     let merge = Job {
         size: Some(Extent::Bytes(1 << 20)),
         offset_increment: Extent::Bytes(2 << 20),
-        ..depth(job(Direction::Write, Order::Sequential { skip: 0 }), 32, 1)
+        ..depth(job(Direction::Write, SEQUENTIAL), 32, 1)
     };
     [each(scaling), each(batch), each(accounting), each(merge)]
 }
 
 #[test]
 fn one_at_a_time_takes_its_time() {
-    let outcome = on_virtual_time(&[timed(job(Direction::Read, RANDOM), SECOND)]);
+    let outcome = on_virtual_time(&[timed(SECOND, job(Direction::Read, RANDOM))]);
     let [job] = &outcome.jobs[..] else { panic!("one thread, not {}", outcome.jobs.len()) };
     let reads = job.direction(Direction::Read);
     assert_eq!((reads.ios, reads.bytes, job.ios()), (10_000, 40_960_000, 10_000));
@@ -84,7 +77,7 @@ fn one_at_a_time_takes_its_time() {
 #[test]
 fn as_many_are_outstanding_as_the_job_says_and_never_more() {
     for (iodepth, batch) in [(1, 1), (4, 4), (32, 8), (7, 3), (32, 1), (64, 64)] {
-        let outcome = on_virtual_time(&[timed(depth(job(Direction::Read, RANDOM), iodepth, batch), SECOND / 10)]);
+        let outcome = on_virtual_time(&[timed(SECOND / 10, depth(job(Direction::Read, RANDOM), iodepth, batch))]);
         let job = &outcome.jobs[0];
         // The device takes up to 64 at once, each for 100 us. A job that waits for several completions leaves places
         // unused meanwhile.
@@ -137,7 +130,7 @@ fn on_virtual_time_the_same_jobs_do_the_same() {
 
 #[test]
 fn jobs_end_at_their_size_and_loop() {
-    let area = Job { size: Some(Extent::Bytes(1 << 20)), ..job(Direction::Write, Order::Sequential { skip: 0 }) };
+    let area = Job { size: Some(Extent::Bytes(1 << 20)), ..job(Direction::Write, SEQUENTIAL) };
     let ios = |job: Job| on_virtual_time(&[job]).jobs[0].ios();
     assert_eq!(ios(area.clone()), 256);
     assert_eq!(ios(Job { loops: 3, ..area.clone() }), 768);
@@ -149,7 +142,7 @@ fn jobs_end_at_their_size_and_loop() {
     assert_eq!(ios(Job { size: Some(Extent::Percent(1)), ..area.clone() }), 2621, "1 % of 1 GiB");
     assert_eq!(ios(Job { runtime: Some(10 * MS), ..area.clone() }), 100, "the time ends it before the size");
     assert_eq!(ios(Job { runtime: Some(SECOND), ..area.clone() }), 256, "the size ends it before the time");
-    assert_eq!(ios(timed(area, SECOND)), 10_000, "passes begin anew");
+    assert_eq!(ios(timed(SECOND, area)), 10_000, "passes begin anew");
 }
 
 /// The numbers are those of fio 3.33. Red before: each of these passes had one operation less.
@@ -160,7 +153,7 @@ fn a_pass_ends_with_a_whole_operation() {
         Job { operations, order, size, ..job(Direction::Write, order) }
     };
     let ios = |job: Job| on_virtual_time(&[job]).jobs[0].ios();
-    let (writes, in_order) = (Operations::Only(Direction::Write), Order::Sequential { skip: 0 });
+    let (writes, in_order) = (Operations::Only(Direction::Write), SEQUENTIAL);
     assert_eq!(ios(area(Operations::ReadWrite { read_percent: 50 }, in_order)), 256);
     assert_eq!(ios(area(writes, RANDOM)), 256, "without a map");
     for order in [in_order, RANDOM] {
@@ -177,7 +170,7 @@ fn a_pass_ends_with_a_whole_operation() {
 fn other_jobs_find_the_device_as_the_first_left_it() {
     // Credit for 1000 operations, which is used up within the first second.
     let device = "cloud,iops=100,burst=10s,latency=100us,spread=0,hold=1ms";
-    let reads = timed(depth(job(Direction::Read, RANDOM), 8, 1), SECOND);
+    let reads = timed(SECOND, depth(job(Direction::Read, RANDOM), 8, 1));
     let mut first = Bench::new(std::slice::from_ref(&reads), &setup(device, "none", ClockKind::Virtual)).unwrap();
     let ios = |bench: &mut Bench| bench.run(&Control::default()).expect("the jobs run").ios();
     let begun = ios(&mut first);
@@ -198,15 +191,15 @@ fn what_the_end_finds_outstanding_is_not_in_time() {
         (outcome.jobs[0].ios_in_time, outcome.jobs[0].ios())
     };
     let read = || job(Direction::Read, RANDOM);
-    assert_eq!(in_time(timed(depth(read(), 8, 1), 10 * MS + MS / 20)), (800, 808));
-    assert_eq!(in_time(timed(Job { ramp_time: MS / 20, ..read() }, 10 * MS)), (100, 101));
-    assert_eq!(in_time(timed(depth(read(), 8, 1), MS / 20)), (0, 8));
+    assert_eq!(in_time(timed(10 * MS + MS / 20, depth(read(), 8, 1))), (800, 808));
+    assert_eq!(in_time(timed(10 * MS, Job { ramp_time: MS / 20, ..read() })), (100, 101));
+    assert_eq!(in_time(timed(MS / 20, depth(read(), 8, 1))), (0, 8));
     assert_eq!(in_time(Job { number_ios: Some(7), ..read() }), (7, 7));
 }
 
 #[test]
 fn cpu_time_of_the_ramp_is_not_counted_on_virtual_time_either() {
-    let job = Job { ramp_time: 10 * SECOND, ..timed(job(Direction::Read, RANDOM), 10 * MS) };
+    let job = Job { ramp_time: 10 * SECOND, ..timed(10 * MS, job(Direction::Read, RANDOM)) };
     let before = thread_cpu_ns();
     let outcome = on_virtual_time(&[job]);
     let (counted, all) = (outcome.layer.cpu_ns, thread_cpu_ns() - before);
@@ -216,7 +209,7 @@ fn cpu_time_of_the_ramp_is_not_counted_on_virtual_time_either() {
 
 #[test]
 fn a_job_that_follows_a_stonewall_waits() {
-    let area = Job { size: Some(Extent::Bytes(1 << 20)), ..job(Direction::Write, Order::Sequential { skip: 0 }) };
+    let area = Job { size: Some(Extent::Bytes(1 << 20)), ..job(Direction::Write, SEQUENTIAL) };
     let late = Job { startdelay: 10 * MS..=10 * MS, ..area.clone() };
     let walled = Job { stonewall: true, ..area.clone() };
     assert_eq!(on_virtual_time(&[area.clone(), area.clone()]).elapsed_ns, 25_600_000);
@@ -245,7 +238,7 @@ fn what_cannot_run_is_refused_with_a_reason() {
         refused(bulky).starts_with("job tested: the buffers of all jobs take 17592186044416 bytes, and this machine")
     );
     assert!(refused(job(Direction::Trim, RANDOM)).starts_with("job tested: the device cannot trim"));
-    let timeless = Bench::new(&[timed(read(), SECOND)], &setup("null,irqmode=0", "none", ClockKind::Virtual));
+    let timeless = Bench::new(&[timed(SECOND, read())], &setup("null,irqmode=0", "none", ClockKind::Virtual));
     assert_eq!(timeless.expect("it fits").run(&Control::default()), Err(BenchError::Timeless));
 }
 
@@ -255,7 +248,7 @@ fn an_error_of_the_device_ends_the_job_that_met_it() {
     let area = |offset| Job {
         offset: Extent::Bytes(offset),
         size: Some(Extent::Bytes(512 << 10)),
-        ..depth(job(Direction::Read, Order::Sequential { skip: 0 }), 8, 1)
+        ..depth(job(Direction::Read, SEQUENTIAL), 8, 1)
     };
     for clock in [ClockKind::Virtual, ClockKind::Real] {
         let outcome = run(&[area(0), area(512 << 10)], &setup(device, "none", clock));
@@ -269,7 +262,7 @@ fn an_error_of_the_device_ends_the_job_that_met_it() {
 
 #[test]
 fn a_stop_drains_and_ends_all_threads() {
-    let jobs = [Job { numjobs: 4, ..timed(depth(job(Direction::Read, RANDOM), 16, 4), 3600 * SECOND) }];
+    let jobs = [Job { numjobs: 4, ..timed(3600 * SECOND, depth(job(Direction::Read, RANDOM), 16, 4)) }];
     let mut bench = Bench::new(&jobs, &setup(TIMED, "none", ClockKind::Real)).expect("it fits");
     let control = Control::default();
     let outcome = std::thread::scope(|scope| {
@@ -334,7 +327,7 @@ fn on_threads_time_and_waiting_are_what_the_machine_says() {
 fn a_priority_goes_before_another() {
     let class = |class| {
         let priority = Some(blkmq::IoPriority { class, level: 0 });
-        Job { priority, numjobs: 4, ..timed(depth(job(Direction::Read, RANDOM), 8, 1), SECOND / 10) }
+        Job { priority, numjobs: 4, ..timed(SECOND / 10, depth(job(Direction::Read, RANDOM), 8, 1)) }
     };
     let device = "null,irqmode=2,completion_nsec=100us,hw_queue_depth=1,poll_queues=0,size=1G";
     let jobs = [class(blkmq::Class::BestEffort), class(blkmq::Class::RealTime)];

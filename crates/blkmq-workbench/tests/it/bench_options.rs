@@ -37,18 +37,33 @@ pub(crate) fn timed(runtime: Duration, job: Job) -> Job {
     Job { time_based: true, runtime: Some(runtime), ..job }
 }
 
-fn setup() -> Setup {
-    Setup { scheduler: Some("none".into()), clock: ClockKind::Virtual, ..Setup::new(TIMED) }
+pub(crate) fn verified(job: Job) -> Job {
+    Job { verify: Some(Verify::Crc32c), ..job }
 }
 
-fn run_over(driver: &Arc<dyn Driver>, jobs: &[Job]) -> Outcome {
-    let mut bench = Bench::over(Arc::clone(driver), jobs, &setup()).expect("the jobs fit the device");
+pub(crate) fn area(bytes: u64, job: Job) -> Job {
+    Job { size: Some(Extent::Bytes(bytes)), ..job }
+}
+
+pub(crate) fn setup(clock: ClockKind) -> Setup {
+    Setup { scheduler: Some("none".into()), clock, ..Setup::new(TIMED) }
+}
+
+pub(crate) fn open(device: &str) -> Arc<dyn Driver> {
+    spec::open(device).expect("the device is well described")
+}
+
+pub(crate) fn run_on(driver: &Arc<dyn Driver>, jobs: &[Job], clock: ClockKind) -> Outcome {
+    let mut bench = Bench::over(Arc::clone(driver), jobs, &setup(clock)).expect("the jobs fit the device");
     bench.run(&Control::default()).expect("the jobs run")
 }
 
+fn run_over(driver: &Arc<dyn Driver>, jobs: &[Job]) -> Outcome {
+    run_on(driver, jobs, ClockKind::Virtual)
+}
+
 pub(crate) fn outcome(job: Job) -> JobOutcome {
-    let driver = spec::open(TIMED).expect("the device is well described");
-    run_over(&driver, &[job]).jobs.remove(0)
+    run_over(&open(TIMED), &[job]).jobs.remove(0)
 }
 
 pub(crate) fn ios(job: &JobOutcome, direction: Direction) -> u64 {
@@ -145,8 +160,7 @@ fn sectors(job: Job) -> Vec<u64> {
 #[test]
 fn nothing_of_the_ramp_is_counted() {
     let ramped = timed(SECOND, Job { ramp_time: SECOND / 2, ..depth(8, reads()) });
-    let driver = spec::open(TIMED).expect("the device is well described");
-    let mut bench = Bench::over(driver, &[ramped], &setup()).expect("it fits");
+    let mut bench = Bench::over(open(TIMED), &[ramped], &setup(ClockKind::Virtual)).expect("it fits");
     let outcome = bench.run(&Control::default()).expect("it runs");
     let job = &outcome.jobs[0];
     // Operations that complete at the moment at which the ramp ends may count.
@@ -155,12 +169,8 @@ fn nothing_of_the_ramp_is_counted() {
     assert_eq!(job.direction(Direction::Read).latency.count(), job.ios());
     assert_eq!(bench.queue().counters().completed, 1_200_000, "the queue did what was not counted");
     assert!((800_000..800_008).contains(&outcome.layer.stats.completed), "{:?}", outcome.layer.stats);
-    let short = outcome_of_short_ramp();
+    let short = outcome(Job { ramp_time: SECOND, number_ios: Some(10), ..reads() });
     assert_eq!((short.ios(), short.runtime_ns), (0, 0), "it ended before anything was to be counted");
-}
-
-fn outcome_of_short_ramp() -> JobOutcome {
-    outcome(Job { ramp_time: SECOND, number_ios: Some(10), ..reads() })
 }
 
 #[test]
@@ -317,10 +327,6 @@ fn blocks_are_trimmed() {
     assert_eq!(steps, [(trim, 0), (write, 0), (trim, 8), (write, 8), (trim, 16), (write, 16)]);
 }
 
-fn verified(job: Job) -> Job {
-    Job { verify: Some(Verify::Crc32c), size: Some(Extent::Bytes(1 << 20)), ..job }
-}
-
 #[test]
 fn what_was_written_is_read_back_and_found() {
     let split = BlockSize::Split(vec![(4096, 50), (8192, 50)]);
@@ -335,7 +341,7 @@ fn what_was_written_is_read_back_and_found() {
         depth(4, Job { loops: 3, ..writes() }),
         depth(4, Job { numjobs: 3, order: RANDOM, ..writes() }),
     ];
-    for job in jobs.map(verified) {
+    for job in jobs.map(|job| verified(area(1 << 20, job))) {
         let (outcome, _) = Recording::default().run(std::slice::from_ref(&job));
         assert_eq!(outcome.error(), None, "{job:?}");
         for thread in &outcome.jobs {
@@ -343,14 +349,14 @@ fn what_was_written_is_read_back_and_found() {
             assert_eq!(thread.verify_errors, 0);
         }
     }
-    let (outcome, done) = Recording::default().run(&[verified(writes())]);
+    let (outcome, done) = Recording::default().run(&[verified(area(1 << 20, writes()))]);
     assert_eq!((ios(&outcome.jobs[0], Direction::Write), ios(&outcome.jobs[0], Direction::Read)), (256, 256));
     assert!(done[..256].iter().all(|done| done.op == Op::Write) && done[256..].iter().all(|done| done.op == Op::Read));
 }
 
 #[test]
 fn a_backlog_is_read_back_on_the_way() {
-    let backlog = Job { verify_backlog: 16, verify_backlog_batch: 8, ..verified(writes()) };
+    let backlog = Job { verify_backlog: 16, verify_backlog_batch: 8, ..verified(area(1 << 20, writes())) };
     let (_, done) = Recording::default().run(&[backlog]);
     let ops: String = done.iter().map(|done| if done.op == Op::Write { 'w' } else { 'r' }).collect();
     let begin = "w".repeat(16) + &("r".repeat(8) + &"w".repeat(8)).repeat(30);
@@ -359,19 +365,18 @@ fn a_backlog_is_read_back_on_the_way() {
 
 #[test]
 fn time_does_not_end_what_is_to_be_read_back() {
-    let driver = spec::open("null,memory_backed=1,irqmode=2,completion_nsec=10us,poll_queues=0,size=1M")
-        .expect("it is well described");
-    for area in [64 << 10, 1 << 20] {
-        let job = Job { size: Some(Extent::Bytes(area)), ..verified(timed(MS * 6 / 5, writes())) };
+    let driver = open("null,memory_backed=1,irqmode=2,completion_nsec=10us,poll_queues=0,size=1M");
+    for bytes in [64 << 10, 1 << 20] {
+        let job = verified(area(bytes, timed(MS * 6 / 5, writes())));
         let outcome = run_over(&driver, &[job]);
         assert_eq!(outcome.error(), None);
         let job = &outcome.jobs[0];
-        assert_eq!(ios(job, Direction::Write), ios(job, Direction::Read), "an area of {area} bytes");
+        assert_eq!(ios(job, Direction::Write), ios(job, Direction::Read), "an area of {bytes} bytes");
         assert!(ios(job, Direction::Write) >= 50, "{}", ios(job, Direction::Write));
         for direction in [Direction::Read, Direction::Write] {
             // One operation at a time, and each pass is read back before the next pass begins.
             let (ios, runtime_ns) = (ios(job, direction), job.direction(direction).runtime_ns);
-            assert_eq!(runtime_ns, ios * 10_000, "{direction:?} in an area of {area} bytes");
+            assert_eq!(runtime_ns, ios * 10_000, "{direction:?} in an area of {bytes} bytes");
         }
     }
 }
@@ -379,7 +384,7 @@ fn time_does_not_end_what_is_to_be_read_back() {
 #[test]
 fn a_lost_write_is_found() {
     for fatal in [false, true] {
-        let job = Job { verify_fatal: fatal, ..verified(writes()) };
+        let job = Job { verify_fatal: fatal, ..verified(area(1 << 20, writes())) };
         let (outcome, _) = Recording { loses: Some(84), ..Recording::default() }.run(&[job]);
         let job = &outcome.jobs[0];
         assert_eq!(job.verify_errors, 1);
@@ -392,11 +397,11 @@ fn a_lost_write_is_found() {
 
 #[test]
 fn a_planted_corruption_is_found() {
-    let driver = spec::open("ram,size=1M").expect("the device is well described");
-    assert_eq!(run_over(&driver, &[verified(Job { do_verify: false, ..writes() })]).error(), None);
-    let check = [verified(reads_in_order())];
+    let driver = open("ram,size=1M");
+    assert_eq!(run_over(&driver, &[verified(area(1 << 20, Job { do_verify: false, ..writes() }))]).error(), None);
+    let check = [verified(area(1 << 20, job(Operations::Only(Direction::Read), SEQUENTIAL)))];
     assert_eq!(run_over(&driver, &check).error(), None);
-    let mut bench = Bench::over(Arc::clone(&driver), &check, &setup()).expect("it fits");
+    let mut bench = Bench::over(Arc::clone(&driver), &check, &setup(ClockKind::Virtual)).expect("it fits");
     let mut submitter = bench.queue().submitter(&Client::new("vandal")).expect("there is a place");
     submitter.submit(Bio::write(1003, Buffer::zeroed(512))).expect("it is a good operation");
     assert!(submitter.wait(1, None).is_ready() && submitter.reap().is_some_and(|done| done.status.is_ok()));
@@ -408,13 +413,10 @@ fn a_planted_corruption_is_found() {
     assert_eq!(outcome.error().as_deref(), Some(expected));
 }
 
-fn reads_in_order() -> Job {
-    job(Operations::Only(Direction::Read), SEQUENTIAL)
-}
-
 #[test]
 fn a_device_that_forgets_cannot_be_verified() {
-    let refused = Bench::new(&[verified(writes())], &setup()).expect_err("it keeps nothing");
+    let refused =
+        Bench::new(&[verified(area(1 << 20, writes()))], &setup(ClockKind::Virtual)).expect_err("it keeps nothing");
     assert!(matches!(refused, BenchError::Job { .. }));
     assert!(
         refused.to_string().starts_with("job tested: verify needs a device that keeps what is written"),

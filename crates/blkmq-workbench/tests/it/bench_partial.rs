@@ -4,13 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use blkmq::driver::{Driver, spec};
+use blkmq::driver::Driver;
 use blkmq::{Bio, Buffer, Client, Clock, Op, RequestQueue, VirtualClock};
-use blkmq_workbench::bench::{Bench, ClockKind, Control, JobOutcome, Outcome, Setup};
-use blkmq_workbench::job::{BlockSize, ByDirection, Direction, Extent, Job, Operations, Order, Verify};
+use blkmq_workbench::bench::{Bench, ClockKind, JobOutcome, Setup};
+use blkmq_workbench::job::{BlockSize, ByDirection, Direction, Extent, Job, Operations, Order};
 use blkmq_workbench::{JobFile, Mode, System};
 
-use crate::bench_options::{Recording, SEQUENTIAL, depth, ios, job, reads, writes};
+use crate::bench_options::{
+    Recording, SEQUENTIAL, area, depth, ios, job, open, reads, run_on, setup, verified, writes,
+};
 
 /// A device that keeps its data, and on which each request takes 10 us.
 const KEPT: &str = "null,memory_backed=1,irqmode=2,completion_nsec=10us,poll_queues=0,size=1M";
@@ -22,29 +24,8 @@ fn of(bytes: u64, job: Job) -> Job {
     Job { bs: ByDirection::all(BlockSize::Fixed(bytes)), blockalign: ByDirection::all(bytes), ..job }
 }
 
-fn verified(job: Job) -> Job {
-    Job { verify: Some(Verify::Crc32c), ..job }
-}
-
-fn area(bytes: u64, job: Job) -> Job {
-    Job { size: Some(Extent::Bytes(bytes)), ..job }
-}
-
 fn at_random(job: Job) -> Job {
     Job { order: Order::Random { every: 1 }, norandommap: false, ..job }
-}
-
-fn setup(clock: ClockKind) -> Setup {
-    Setup { scheduler: Some("none".into()), clock, ..Setup::new("") }
-}
-
-fn open(device: &str) -> Arc<dyn Driver> {
-    spec::open(device).expect("the device is well described")
-}
-
-fn run_on(driver: &Arc<dyn Driver>, jobs: &[Job], clock: ClockKind) -> Outcome {
-    let mut bench = Bench::over(Arc::clone(driver), jobs, &setup(clock)).expect("the jobs fit the device");
-    bench.run(&Control::default()).expect("the jobs run")
 }
 
 /// Operations and bytes of a job in a direction.

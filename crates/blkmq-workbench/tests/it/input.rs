@@ -2,8 +2,6 @@
 //!
 //! The random tests print their seed and take another from `BLKMQ_SEED`, their length from `BLKMQ_CASES`.
 
-use std::fs;
-use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use blkmq::driver::spec;
@@ -14,15 +12,10 @@ use blkmq_workbench::{Classes, Load, Settings, Speed};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, RngSeed, TestRunner};
 
-use crate::whole;
+use crate::whole::{self, Recording};
 
-fn recording(file: &str) -> Vec<u8> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/linux-6.12-mq-deadline/merge");
-    fs::read(folder.join(file)).expect("the recording is in the repository")
-}
-
-fn queue() -> String {
-    String::from_utf8(recording("queue.txt")).expect("the settings are plain text")
+fn recording() -> Recording {
+    Recording::of_mq_deadline("merge")
 }
 
 fn number(name: &str, default: u64) -> u64 {
@@ -59,7 +52,7 @@ fn complaint(trace: &[u8]) -> String {
 /// where the cut record starts.
 #[test]
 fn a_trace_cut_at_any_byte_is_told_by_the_record_it_was_cut_in() {
-    let trace = recording("trace.blktrace.0");
+    let trace = recording().trace;
     let mut starts = vec![0];
     for event in blktrace::read(&trace).unwrap().iter().take(6) {
         starts.push(starts.last().unwrap() + 48 + event.payload.len());
@@ -79,7 +72,7 @@ fn a_trace_cut_at_any_byte_is_told_by_the_record_it_was_cut_in() {
 
 #[test]
 fn swapped_bytes_wrong_magic_and_unknown_versions_are_called_by_their_names() {
-    let trace = recording("trace.blktrace.0");
+    let trace = recording().trace;
     let first = 48 + blktrace::read(&trace).unwrap()[0].payload.len();
     for at in [0, first] {
         let spoilt = |word: [u8; 4]| {
@@ -100,7 +93,7 @@ fn swapped_bytes_wrong_magic_and_unknown_versions_are_called_by_their_names() {
 
 #[test]
 fn a_payload_beyond_the_end_is_told_with_both_lengths() {
-    let mut trace = recording("trace.blktrace.0")[..48].to_vec();
+    let mut trace = recording().trace[..48].to_vec();
     trace[46..48].copy_from_slice(&300_u16.to_le_bytes());
     trace.extend([0; 299]);
     let error = blktrace::read(&trace).unwrap_err();
@@ -111,7 +104,7 @@ fn a_payload_beyond_the_end_is_told_with_both_lengths() {
 
 #[test]
 fn notices_are_no_events_of_io() {
-    let trace = recording("trace.blktrace.0");
+    let trace = recording().trace;
     let events = blktrace::read(&trace).unwrap();
     let notices: Vec<_> = events.iter().filter(|event| event.action == Action::Notify).collect();
     assert_eq!(notices.len(), 9);
@@ -151,7 +144,7 @@ fn changed_settings_are_checked_as_those_of_the_file() {
         ("iosched/nomerges=1", "--set iosched/nomerges=1: 'nomerges' is no knob"),
         ("iosched/front_merges=2", "--set iosched/front_merges=2: front_merges: 2 is not within 0..1"),
     ] {
-        let mut settings = Settings::parse("q", &queue()).unwrap();
+        let mut settings = recording().settings(&[]);
         let result = settings.set(change).and_then(|()| whole::replay(&[], &settings, &Classes::default()));
         let error = result.expect_err("this change is wrong").to_string();
         assert!(error.starts_with(expected), "{change}: {error}");
@@ -182,8 +175,8 @@ fn classes_that_cannot_be_read_name_the_line_and_the_word() {
 /// does not make one choice for each issue, or if an operation that is played is neither done nor refused.
 #[test]
 fn spoilt_traces_are_refused_or_replayed() {
-    let trace = recording("trace.blktrace.0")[..40_000].to_vec();
-    let (queue, limit) = (queue(), trace.len());
+    let trace = recording().trace[..40_000].to_vec();
+    let (queue, limit) = (recording().queue, trace.len());
     let word = prop_oneof![any::<u32>(), 0..64_u32, Just(u32::MAX)];
     let spoil = proptest::collection::vec((0..limit / 4, word), 0..24);
     let cut = 0..limit;
@@ -222,7 +215,7 @@ fn spoilt_traces_are_refused_or_replayed() {
 /// Red if any text, or the text of a recording with a piece replaced, is neither refused nor applied.
 #[test]
 fn any_settings_are_refused_or_applied() {
-    let queue = queue();
+    let queue = recording().queue;
     let limit = queue.len();
     let text = prop_oneof![any::<String>(), "[a-z_/ =\\[\\]\n0-9-]{0,80}"];
     runner(256, Config::default())

@@ -13,6 +13,13 @@ use crate::input::runner;
 const PROCESSES: &str = "1 a / 2 4\n2 b g 2 0\n3 c g/h 3 7\n4 d - 1 -\n";
 const GROUPS: &str = "g default 10\ng/h 1000\n";
 
+/// An event about a read of 4 KiB.
+fn event(action: Action, pid: u32, time: u64, sector: u64) -> Event {
+    let (sequence, bytes, device, cpu, error, has_group) = (0, 4096, 1, 0, 0, false);
+    let (category, payload) = (Category::READ, Box::default());
+    Event { sequence, time, sector, bytes, action, category, pid, device, cpu, error, has_group, payload }
+}
+
 fn parsed(text: &str) -> Result<Vec<Line>, TextError> {
     Decisions::new("file.txt".to_owned(), text.as_bytes()).collect()
 }
@@ -20,35 +27,11 @@ fn parsed(text: &str) -> Result<Vec<Line>, TextError> {
 /// Red if a reader panics, or if an error has several lines or does not name the file and the line.
 #[test]
 fn any_words_are_read_or_refused_with_their_place() {
-    let word = prop_oneof![
-        Just("ask"),
-        Just("serve"),
-        Just("none"),
-        Just("slot"),
-        Just("expire"),
-        Just("finish"),
-        Just("603S"),
-        Just("603A"),
-        Just("SHARED"),
-        Just("S"),
-        Just("TOO_IDLE"),
-        Just("PREEMPTED"),
-        Just("1"),
-        Just("0"),
-        Just("-"),
-        Just("/"),
-        Just("a/b"),
-        Just("//"),
-        Just("1000"),
-        Just("1001"),
-        Just("18446744073709551616"),
-        Just("#"),
-        Just("\u{e9}"),
-        Just("default"),
-        Just("4294967296S"),
-    ];
+    let words = "ask serve none slot expire finish 603S 603A SHARED S TOO_IDLE PREEMPTED 1 0 - / a/b // 1000 1001 \
+                 18446744073709551616 # \u{e9} default 4294967296S";
+    let word = prop::sample::select(words.split(' ').collect::<Vec<&'static str>>());
     let line = prop::collection::vec(word, 0..7).prop_map(|words| words.join(" "));
-    let text = prop::collection::vec(line, 0..6).prop_map(|lines| lines.join("\n"));
+    let text = prop::collection::vec(line, 0..6).prop_map(|lines: Vec<String>| lines.join("\n"));
     let tested = runner(256, Config::default()).run(&text, |text| {
         let results = [
             parsed(&text).map(|_| ()),
@@ -103,17 +86,9 @@ fn decisions_that_fit_no_trace_are_not_followed() {
                 Step::Line(what) => decisions.push(Line { time, what }),
                 Step::Event(action, pid, sector, bytes, is_write) => events.push(Event {
                     sequence,
-                    time,
-                    sector,
                     bytes,
-                    action,
                     category: if is_write { Category::WRITE } else { Category::READ },
-                    pid,
-                    device: 1,
-                    cpu: 0,
-                    error: 0,
-                    has_group: false,
-                    payload: Box::default(),
+                    ..event(action, pid, time, sector)
                 }),
             }
         }
@@ -167,22 +142,8 @@ fn decisions_are_read_ahead_for_a_while_only() {
 /// Red if requests that no decision serves are not bounded.
 #[test]
 fn requests_that_are_never_served_are_refused_before_they_fill_memory() {
-    let event = |at: u64| Event {
-        sequence: 0,
-        time: at,
-        sector: 16 * at,
-        bytes: 4096,
-        action: Action::Insert,
-        category: Category::READ,
-        pid: 1,
-        device: 1,
-        cpu: 0,
-        error: 0,
-        has_group: false,
-        payload: Box::default(),
-    };
     let settings = Settings::parse("queue.txt", "scheduler [bfq]\n").expect("these settings are right");
-    let steps = order::steps((0..300_000).map(|at| Ok(event(at))), std::iter::empty());
+    let steps = order::steps((0..300_000).map(|at| Ok(event(Action::Insert, 1, at, 16 * at))), std::iter::empty());
     let (processes, groups) = (Processes::default(), Groups::default());
     let mut replayed =
         order::replay_bfq(steps, &Insertions::default(), &settings, &processes, &groups).expect("they are right");

@@ -2,6 +2,7 @@
 //!
 //! The random test prints its seed and takes another from `BLKMQ_SEED`, its length from `BLKMQ_CASES`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,13 +20,8 @@ struct Examples;
 
 impl Surroundings for Examples {
     fn variable(&self, name: &str) -> Option<String> {
-        let value = match name {
-            "FIO_RW" => "randread",
-            "FIO_IODEPTH" => "4",
-            "FIO_BS" => "4k",
-            _ => return None,
-        };
-        Some(value.to_owned())
+        let variables = [("FIO_RW", "randread"), ("FIO_IODEPTH", "4"), ("FIO_BS", "4k")];
+        variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
     }
 
     fn keyword(&self, name: &str) -> Option<u64> {
@@ -40,200 +36,55 @@ impl Surroundings for Examples {
 /// Where Debian's package fio-examples puts its files.
 const EXAMPLES: &str = "/usr/share/doc/fio/examples";
 
-fn published(name: &str) -> (Job, Vec<&'static str>) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("jobs").join(name);
-    let text = fs::read_to_string(&path).expect("the job is in the repository");
-    let mut file = JobFile::parse(name, &text, &[], Mode::Strict, &System).expect("the job is understood");
-    assert_eq!((file.jobs.len(), file.warnings.len()), (1, 0), "{name}");
-    let mut job = file.jobs.remove(0);
-    job.options.clear();
-    (job, file.without_effect)
-}
-
-const NOTHING_MEASURED: Measure = Measure { lat: false, clat: false, slat: false };
-const AT_RANDOM: Order = Order::Random { every: 1 };
-
 #[test]
-fn scaling() {
-    let (job, without_effect) = published("scaling-32x4.fio");
-    let expected = Job {
-        numjobs: 32,
-        group_reporting: true,
-        direct: true,
-        order: AT_RANDOM,
+fn published_jobs_are_understood() {
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    let job = |name, numjobs, runtime| {
+        let base = Job { numjobs, group_reporting: true, direct: true, time_based: true, ..Job::new(name) };
+        Job { runtime: seconds(runtime), ..base }
+    };
+    let at_random = |job| Job { order: Order::Random { every: 1 }, ..job };
+    let writes = |job| Job { operations: Operations::Only(Direction::Write), ..job };
+    let unmeasured = |job| Job { measure: Measure { lat: false, clat: false, slat: false }, ..job };
+    let deep = |iodepth, batch, job| Job {
+        ioengine: "io_uring".to_owned(),
+        iodepth,
+        iodepth_batch_submit: batch,
+        iodepth_batch_complete_min: batch,
+        iodepth_batch_complete_max: batch,
+        iodepth_low: iodepth,
+        ..job
+    };
+    let scaling = Job {
         norandommap: true,
         bs: ByDirection::all(BlockSize::Fixed(512)),
         blockalign: ByDirection::all(512),
-        ioengine: "io_uring".to_owned(),
-        iodepth: 4,
-        iodepth_batch_submit: 4,
-        iodepth_batch_complete_min: 4,
-        iodepth_batch_complete_max: 4,
-        iodepth_low: 4,
         fixedbufs: true,
-        runtime: Some(Duration::from_secs(60)),
-        time_based: true,
-        measure: NOTHING_MEASURED,
-        ..Job::new("scaletest")
+        ..deep(4, 4, unmeasured(at_random(job("scaletest", 32, 60))))
     };
-    assert_eq!(job, expected);
-    assert_eq!(without_effect, ["invalidate", "thread"]);
-}
-
-#[test]
-fn batch() {
-    let (job, without_effect) = published("batch-16x32.fio");
-    let expected = Job {
-        numjobs: 16,
-        group_reporting: true,
-        direct: true,
-        operations: Operations::Only(Direction::Write),
-        order: AT_RANDOM,
-        ioengine: "io_uring".to_owned(),
-        iodepth: 32,
-        iodepth_batch_submit: 8,
-        iodepth_batch_complete_min: 8,
-        iodepth_batch_complete_max: 8,
-        iodepth_low: 32,
-        runtime: Some(Duration::from_secs(30)),
-        time_based: true,
-        ..Job::new("test")
-    };
-    assert_eq!(job, expected);
-    assert_eq!(without_effect, [""; 0]);
-}
-
-#[test]
-fn accounting() {
-    let (job, without_effect) = published("accounting-32.fio");
-    let expected = Job {
-        numjobs: 32,
-        group_reporting: true,
-        direct: true,
-        order: AT_RANDOM,
-        norandommap: true,
-        runtime: Some(Duration::from_secs(30)),
-        time_based: true,
-        measure: NOTHING_MEASURED,
-        ..Job::new("stats")
-    };
-    assert_eq!(job, expected);
-    assert_eq!(without_effect, ["thread"]);
-}
-
-#[test]
-fn merging() {
-    let (job, without_effect) = published("merge-64x32.fio");
-    let expected = Job {
-        numjobs: 64,
-        group_reporting: true,
-        direct: true,
-        operations: Operations::Only(Direction::Write),
+    let batch = deep(32, 8, writes(at_random(job("test", 16, 30))));
+    let accounting = Job { norandommap: true, ..unmeasured(at_random(job("stats", 32, 30))) };
+    let merging = Job {
         size: Some(Extent::Bytes(1 << 30)),
         offset_increment: Extent::Bytes(2 << 30),
-        ioengine: "io_uring".to_owned(),
-        iodepth: 32,
-        iodepth_low: 32,
-        runtime: Some(Duration::from_secs(30)),
-        time_based: true,
-        ..Job::new("seqwrite")
+        ..deep(32, 1, writes(job("seqwrite", 64, 30)))
     };
-    assert_eq!(job, expected);
-    assert_eq!(without_effect, [""; 0]);
+    for (name, expected, without_effect) in [
+        ("scaling-32x4.fio", scaling, &["invalidate", "thread"][..]),
+        ("batch-16x32.fio", batch, &[]),
+        ("accounting-32.fio", accounting, &["thread"]),
+        ("merge-64x32.fio", merging, &[]),
+    ] {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("jobs").join(name);
+        let text = fs::read_to_string(&path).expect("the job is in the repository");
+        let mut file = JobFile::parse(name, &text, &[], Mode::Strict, &System).expect("the job is understood");
+        file.jobs[0].options.clear();
+        assert_eq!((file.jobs, file.warnings.len()), (vec![expected], 0), "{name}");
+        assert_eq!(file.without_effect, without_effect, "{name}");
+    }
 }
 
-/// The files of fio-examples 3.33. For each the option or engine that blkmq lacks, so that it refuses the file; "" if
-/// it accepts the file.
-const VERDICTS: &[(&str, &str)] = &[
-    ("1mbs_clients.fio", "rate_min"),
-    ("aio-read.fio", ""),
-    ("backwards-read.fio", ""),
-    ("basic-verify.fio", ""),
-    ("butterfly.fio", "flow"),
-    ("cmdprio-bssplit.fio", "cmdprio_bssplit"),
-    ("cmdprio-percentage.fio", ""),
-    ("cpp_null.fio", "cpp_null"),
-    ("cpuio.fio", "cpuio"),
-    ("cross-stripe-verify.fio", ""),
-    ("dedupe-global.fio", ""),
-    ("dev-dax.fio", "dev-dax"),
-    ("dfs.fio", "dfs"),
-    ("disk-zone-profile.fio", "zonemode"),
-    ("e4defrag.fio", "e4defrag"),
-    ("e4defrag2.fio", "e4defrag"),
-    ("enospc-pressure.fio", "continue_on_error"),
-    ("exec.fio", "exec"),
-    ("exitwhat.fio", "exitall"),
-    ("falloc.fio", "falloc"),
-    ("filecreate-ioengine.fio", "nrfiles"),
-    ("filedelete-ioengine.fio", "filedelete"),
-    ("filestat-ioengine.fio", "filestat"),
-    ("fio-rand-RW.fio", ""),
-    ("fio-rand-read.fio", ""),
-    ("fio-rand-write.fio", ""),
-    ("fio-seq-RW.fio", ""),
-    ("fio-seq-read.fio", ""),
-    ("fio-seq-write.fio", ""),
-    ("fixed-rate-submission.fio", "io_submit_mode"),
-    ("flow.fio", "flow_sleep"),
-    ("fsx.fio", ""),
-    ("ftruncate.fio", "ftruncate"),
-    ("gfapi.fio", "gfapi"),
-    ("gpudirect-rdmaio-client.fio", "rdma"),
-    ("gpudirect-rdmaio-server.fio", "rdma"),
-    ("http-s3-crypto.fio", "http"),
-    ("http-s3-storage-class.fio", "http"),
-    ("http-s3.fio", "http"),
-    ("http-swift.fio", "http"),
-    ("http-webdav.fio", "http"),
-    ("ime.fio", "ime_psync"),
-    ("iometer-file-access-server.fio", ""),
-    ("jesd219.fio", ""),
-    ("latency-profile.fio", "latency_target"),
-    ("libcufile-cufile.fio", "libcufile"),
-    ("libcufile-posix.fio", "libcufile"),
-    ("libhdfs.fio", "libhdfs"),
-    ("libiscsi.fio", "libiscsi"),
-    ("libpmem.fio", "libpmem"),
-    ("librpma_apm-client.fio", "librpma_apm_client"),
-    ("librpma_apm-server.fio", "librpma_apm_server"),
-    ("librpma_gpspm-client.fio", "librpma_gpspm_client"),
-    ("librpma_gpspm-server.fio", "librpma_gpspm_server"),
-    ("libzbc-rand-write.fio", "zonemode"),
-    ("libzbc-seq-read.fio", "zonemode"),
-    ("mtd.fio", "mtd"),
-    ("nbd.fio", "nbd"),
-    ("netio.fio", "net"),
-    ("netio_multicast.fio", "net"),
-    ("nfs.fio", "nfs_url"),
-    ("null.fio", ""),
-    ("numa.fio", ""),
-    ("pmemblk.fio", "pmemblk"),
-    ("poisson-rate-submission.fio", "io_submit_mode"),
-    ("rados.fio", "rados"),
-    ("rand-zones.fio", ""),
-    ("rbd.fio", "rbd"),
-    ("rdmaio-client.fio", "rdma"),
-    ("rdmaio-server.fio", "rdma"),
-    ("sg_verify-fail.fio", "sg"),
-    ("sg_verify.fio", "sg"),
-    ("sg_write_same_ndob.fio", "sg"),
-    ("ssd-steadystate.fio", ""),
-    ("ssd-test.fio", ""),
-    ("steadystate.fio", "steadystate"),
-    ("surface-scan.fio", "verify=meta"),
-    ("tiobench-example.fio", ""),
-    ("uring-cmd-ng.fio", "io_uring_cmd"),
-    ("uring-cmd-zoned.fio", "io_uring_cmd"),
-    ("waitfor.fio", "wait_for"),
-    ("xnvme-compare.fio", ""),
-    ("xnvme-zoned.fio", "zonemode"),
-    ("zbd-rand-write.fio", "zonemode"),
-    ("zbd-seq-read.fio", "zonemode"),
-    ("zipf.fio", ""),
-];
-
-/// Red if a file is not accepted as the table says, or is refused for another reason.
+/// Red if a file is not accepted as `data/fio-examples.txt` says, or is refused for another reason.
 #[test]
 fn examples_of_fio() {
     let Ok(folder) = fs::read_dir(EXAMPLES) else {
@@ -258,11 +109,12 @@ fn examples_of_fio() {
         };
         found.push((name.to_owned(), refusal));
     }
-    let known = |name: &str| VERDICTS.iter().find(|(known, _)| *known == name);
-    let judged: Vec<_> = found.iter().filter(|(name, _)| known(name).is_some()).collect();
-    assert!(judged.len() * 10 > VERDICTS.len() * 9, "only {} of the files are there", judged.len());
-    for (name, refusal) in judged {
-        assert_eq!(known(name).map(|(_, refusal)| *refusal), Some(refusal.as_str()), "{name}");
+    let lines = include_str!("../data/fio-examples.txt").lines().filter(|line| !line.starts_with('#'));
+    let verdicts: BTreeMap<&str, &str> = lines.map(|line| line.split_once(' ').unwrap_or((line, ""))).collect();
+    found.retain(|(name, _)| verdicts.contains_key(&**name));
+    assert!(found.len() * 10 > verdicts.len() * 9, "only {} of the files are there", found.len());
+    for (name, refusal) in found {
+        assert_eq!(verdicts[&*name], refusal, "{name}");
     }
 }
 

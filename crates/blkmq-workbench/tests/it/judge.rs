@@ -22,11 +22,11 @@ const SHORTER: u64 = 10;
 const SHORTEST: u64 = 100;
 
 fn rows(contestants: &[Contestant], tests: &[&'static str]) -> Vec<Row> {
-    rows_of(contestants, tests, SHORTER)
+    judged(DEVICE, contestants, tests, SHORTER)
 }
 
-fn rows_of(contestants: &[Contestant], tests: &[&'static str], shorter: u64) -> Vec<Row> {
-    let site = Site::open(DEVICE, false, &Opener::SILENT).expect("the device is good");
+fn judged(device: &str, contestants: &[Contestant], tests: &[&'static str], shorter: u64) -> Vec<Row> {
+    let site = Site::open(device, false, &Opener::SILENT).expect("the device is good");
     let settings = Settings { tests: tests.to_vec(), shorter, ..Settings::default() };
     judge(&site, contestants, &settings, &|_, _| ()).expect("the runs end")
 }
@@ -287,44 +287,32 @@ fn schedulers_that_keep_their_promises_fail_nothing() {
     assert!(bad.is_empty(), "{bad:?}");
 }
 
-/// Red if kyber does not keep a flood of writes out of an SSD, or if it takes the writers' throughput for that.
+/// Red if kyber or bfq does not keep a flood of writes out of an SSD, or if it takes the writers' throughput for that.
 #[test]
-fn kyber_keeps_its_promise_to_a_reader_beside_a_flood() {
-    let site = Site::open("ssd", false, &Opener::SILENT).expect("the device is good");
-    let settings = Settings { tests: vec!["Q7"], shorter: 6, ..Settings::default() };
-    let rows = judge(&site, &[Contestant::named("kyber")], &settings, &|_, _| ()).expect("the runs end");
-    let wrong: Vec<&Row> = rows.iter().filter(|row| row.pass == Some(false)).collect();
-    assert!(wrong.is_empty(), "{wrong:?}");
-    let ratios: Vec<&Row> = rows.iter().filter(|row| row.case.ends_with("p99 of none")).collect();
-    assert_eq!(ratios.len(), 2, "{rows:?}");
-    assert!(ratios.iter().all(|row| row.value < 10.0), "at most a tenth, in percent: {ratios:?}");
-}
-
-/// The rows of one scheduler on a device that miss their targets, and how many have one.
-fn missed(device: &str, scheduler: &str, test: &'static str, shorter: u64) -> (Vec<Row>, usize) {
-    let site = Site::open(device, false, &Opener::SILENT).expect("the device is good");
-    let settings = Settings { tests: vec![test], shorter, ..Settings::default() };
-    let rows = judge(&site, &[Contestant::named(scheduler)], &settings, &|_, _| ()).expect("the runs end");
-    let aimed = rows.iter().filter(|row| row.pass.is_some()).count();
-    (rows.into_iter().filter(|row| row.pass == Some(false)).collect(), aimed)
-}
-
-/// Red if bfq does not keep a flood of writes out of an SSD, or if it takes the writers' throughput for that.
-#[test]
-fn bfq_keeps_its_promise_to_a_reader_beside_a_flood() {
-    assert_eq!(missed("ssd", "bfq", "Q7", 6), (vec![], 4));
+fn kyber_and_bfq_keep_their_promise_to_a_reader_beside_a_flood() {
+    for scheduler in ["kyber", "bfq"] {
+        let rows = judged("ssd", &[Contestant::named(scheduler)], &["Q7"], 6);
+        let aimed: Vec<&Row> = rows.iter().filter(|row| row.pass.is_some()).collect();
+        assert!(aimed.len() == 4 && aimed.iter().all(|row| row.pass == Some(true)), "{scheduler}: {aimed:?}");
+        let ratios: Vec<&Row> = rows.iter().filter(|row| row.case.ends_with("p99 of none")).collect();
+        let is_small = ratios.iter().all(|row| row.value < 10.0);
+        assert!(ratios.len() == 2 && is_small, "{scheduler}: at most a tenth, in percent: {ratios:?}");
+    }
 }
 
 /// Minutes of computing: run by the step `long`, and not by the step `test`.
 mod long {
-    use super::{Row, missed};
+    use super::{Contestant, Row, judged};
 
     /// Red if clients do not get their shares from bfq, by weight, in groups, with requests of several sizes, beside
     /// many connections, and when they think between two requests.
     fn bfq_keeps_its_promise_of_shares(device: &str, is_asked: impl Fn(&Row) -> bool) {
-        let (mut missed, aimed) = missed(device, "bfq", "Q6", 2);
+        let rows = judged(device, &[Contestant::named("bfq")], &["Q6"], 2);
+        let aimed = rows.iter().filter(|row| row.pass.is_some()).count();
         // In half of the turns an error may be twice as large.
-        missed.retain(|row| is_asked(row) && !(row.case.ends_with("largest error") && row.value <= 10.0));
+        let is_small = |row: &Row| row.case.ends_with("largest error") && row.value <= 10.0;
+        let missed = rows.iter().filter(|row| row.pass == Some(false) && is_asked(row) && !is_small(row));
+        let missed: Vec<&Row> = missed.collect();
         assert!(aimed >= 20 && missed.is_empty(), "{device}: {missed:?}");
     }
 
@@ -346,10 +334,8 @@ mod long {
 /// 53 %. Red if short turns are not charged by time, or if levels are not looked at.
 #[test]
 fn bfq_gives_readers_of_one_read_what_linux_gives_them() {
-    let site = Site::open("null,irqmode=2,completion_nsec=800us,hw_queue_depth=1", false, &Opener::SILENT);
-    let settings = Settings { tests: vec!["Q6"], shorter: 10, ..Settings::default() };
-    let site = site.expect("the device is good");
-    let rows = judge(&site, &[Contestant::named("bfq")], &settings, &|_, _| ()).expect("the runs end");
+    let device = "null,irqmode=2,completion_nsec=800us,hw_queue_depth=1";
+    let rows = judged(device, &[Contestant::named("bfq")], &["Q6"], 10);
     let got: Vec<f64> = rows.iter().filter(|row| row.case.starts_with("one read")).map(|row| row.value).collect();
     let is_near = |(got, linux): (&f64, f64)| (got - linux).abs() <= 3.5;
     assert!(got.len() == 4 && got.iter().zip([1.8, 11.9, 30.3, 56.0]).all(is_near), "{got:?}");
@@ -359,10 +345,7 @@ fn bfq_gives_readers_of_one_read_what_linux_gives_them() {
 /// quickly.
 #[test]
 fn bfq_keeps_its_promise_of_a_quick_start() {
-    let site = Site::open("hdd", false, &Opener::SILENT).expect("the device is good");
-    let settings = Settings { tests: vec!["Q9"], ..Settings::default() };
-    let contestants = ["none", "bfq"].map(Contestant::named);
-    let rows = judge(&site, &contestants, &settings, &|_, _| ()).expect("the runs end");
+    let rows = judged("hdd", &["none", "bfq"].map(Contestant::named), &["Q9"], 1);
     let of = |scheduler| rows.iter().filter(move |row| row.scheduler == scheduler && row.unit == "times");
     let is_load = |row: &&Row| !row.case.ends_with("that stop");
     assert!(of("none").filter(is_load).all(|row| row.value >= 5.0), "{rows:?}");
@@ -440,7 +423,7 @@ fn idling_as_asked_is_a_row_of_its_own() {
 #[test]
 fn two_judgements_are_the_same() {
     let contestants = ["mq-deadline", "none"].map(Contestant::named);
-    let [first, second] = [0, 1].map(|_| rows_of(&contestants, &["Q6", "Q7", "Q9", "Q12", "Q13"], SHORTEST));
+    let [first, second] = [0, 1].map(|_| judged(DEVICE, &contestants, &["Q6", "Q7", "Q9", "Q12", "Q13"], SHORTEST));
     assert!(first.len() > 60, "{}", first.len());
     assert_eq!(first, second);
 }
@@ -448,7 +431,7 @@ fn two_judgements_are_the_same() {
 /// Red if the report is no page, or a test has no plot in it.
 #[test]
 fn the_report_shows_each_test() {
-    let rows = rows_of(&["none", "mq-deadline"].map(Contestant::named), &["Q5", "Q6"], SHORTEST);
+    let rows = judged(DEVICE, &["none", "mq-deadline"].map(Contestant::named), &["Q5", "Q6"], SHORTEST);
     let sections = sections(&rows);
     for title in ["Q5 in us: ", "Q6: ", "Q6 in %: ", "Q6: a victim", "All rows"] {
         assert!(sections.iter().any(|section| section.title.starts_with(title)), "{title}");

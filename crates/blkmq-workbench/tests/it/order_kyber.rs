@@ -21,15 +21,6 @@ fn replay(trace: &Trace) -> Whole {
     try_replay(trace, SETTINGS).expect("the settings are accepted")
 }
 
-/// Our last choices, without their times: `8R 100D` or `-`.
-fn last_choices(agreement: &Whole, number: usize) -> String {
-    let words = agreement.choices[agreement.choices.len() - number..].iter().map(|choice| match choice.ours {
-        Some(rq) => format!("{}{}", rq.sector, rq.direction()),
-        None => "-".to_owned(),
-    });
-    words.collect::<Vec<_>>().join(" ")
-}
-
 /// A trace in which the device has this many discards, of the sectors 0, 8, 16 and so on.
 fn with_discards(number: u64) -> Trace {
     (0..number).fold(Trace::default(), |trace, at| trace.add(1, "Id", 8 * at, 8).add(2, "Dd", 8 * at, 8))
@@ -39,18 +30,15 @@ fn with_discards(number: u64) -> Trace {
 /// completion that brings a token back. Then the read that comes later would be chosen first, since reads had the turn.
 #[test]
 fn a_completion_that_brings_a_token_is_followed_by_a_choice() {
-    let lacking = with_discards(64).add(1, "I", 5000, 8).add(2, "D", 5000, 8).add(1, "Id", 6000, 8);
-    let brought = lacking.add(0, "Cd", 0, 8).add(1, "I", 7000, 8);
-    let trace = brought.add(2, "Dd", 6000, 8).add(2, "D", 7000, 8);
-    assert_eq!(last_choices(&replay(&trace), 2), "6000D 7000R");
+    let trace = with_discards(64).then("I5000+8 2:D5000+8 Id6000+8 0:Cd0+8 I7000+8 2:Dd6000+8 2:D7000+8");
+    assert_eq!(replay(&trace).last_words(2), "6000D 7000R");
     // Without a token nothing is chosen, and what Linux took has one nevertheless.
-    let trace = with_discards(64).add(1, "Id", 6000, 8).add(2, "Dd", 6000, 8);
-    assert_eq!(last_choices(&replay(&trace), 2), "504D -");
-    let trace = trace.add(0, "Cd", 0, 8).add(1, "Id", 7000, 8).add(2, "Dd", 7000, 8);
-    assert_eq!(last_choices(&replay(&trace), 1), "-", "64 of 65 are still out");
-    let trace = with_discards(63).add(1, "Id", 6000, 8).add(2, "Dd", 6000, 8).add(0, "Cd", 0, 8);
-    let trace = trace.add(1, "Id", 7000, 8).add(2, "Dd", 7000, 8);
-    assert_eq!(last_choices(&replay(&trace), 1), "7000D");
+    let trace = with_discards(64).then("Id6000+8 2:Dd6000+8");
+    assert_eq!(replay(&trace).last_words(2), "504D -");
+    let trace = trace.then("0:Cd0+8 Id7000+8 2:Dd7000+8");
+    assert_eq!(replay(&trace).last_words(1), "-", "64 of 65 are still out");
+    let trace = with_discards(63).then("Id6000+8 2:Dd6000+8 0:Cd0+8 Id7000+8 2:Dd7000+8");
+    assert_eq!(replay(&trace).last_words(1), "7000D");
 }
 
 /// Microseconds of a tick of Linux's timer.
@@ -62,11 +50,11 @@ const TICK_US: u64 = 4000;
 fn congested(issue_us: u64, complete_us: u64) -> Trace {
     let reads = || (0..500).map(|at| 100_000 + 8 * at);
     let writes = || (0..500).map(|at| 8 * at);
-    let mut trace = Trace::default().at(1000);
+    let mut trace = Trace::of("@1000");
     for sector in writes() {
         trace = trace.add(1, "Iw", sector, 8).add(2, "Dw", sector, 8);
     }
-    trace = trace.at(1_000_000);
+    trace = trace.then("@1000000");
     for sector in reads() {
         trace = trace.add(1, "G", sector, 8);
     }
@@ -81,7 +69,7 @@ fn congested(issue_us: u64, complete_us: u64) -> Trace {
     for sector in writes() {
         trace = trace.add(0, "Cw", sector, 8);
     }
-    trace.at(2_000_000).add(9, "Q", 0, 8)
+    trace.then("@2000000 9:Q0+8")
 }
 
 /// Red if the timer is set by another completion than the first, or goes off at another tick than the 26th behind the
@@ -109,11 +97,11 @@ fn a_fold_waits_for_the_interrupt_that_is_running() {
         sectors.clone().take(number).fold(trace, |trace, at| trace.add(0, what, at, 1))
     };
     let nr_depths = |pause_us: u64| {
-        let writes = issue(Trace::default().at(1000), "Iw", "Dw");
+        let writes = issue(Trace::of("@1000"), "Iw", "Dw");
         let written = complete(writes.at(tick_us - 26 * TICK_US + 1), "Cw", 500);
         let reads = issue(written.at(tick_us - 2000), "I", "D");
         let all_but_one = complete(reads.at(tick_us - 499), "C", 499);
-        let trace = all_but_one.at(tick_us + pause_us).add(0, "C", 499, 1);
+        let trace = all_but_one.at(tick_us + pause_us).then("0:C499+1");
         replay(&trace).adjustments.expect("kyber has depths").len()
     };
     assert_eq!([0, 2, 7, 8, 9, 100].map(nr_depths), [1, 1, 1, 0, 0, 0]);

@@ -1,14 +1,14 @@
 //! Traces played through the whole layer on virtual time, where every number is exact.
 
-use std::fs;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::whole;
-use crate::written::Trace;
 use blkmq::driver::spec;
 use blkmq::{Clock, RequestQueue, Status, VirtualClock};
+use blkmq_workbench::blktrace::Event;
 use blkmq_workbench::{Classes, Load, Outcome, Source, Speed, play};
+
+use crate::whole::{self, Recording};
+use crate::written::Trace;
 
 /// A device that takes one request at a time, for half a millisecond.
 const SLOW: &str = "null,irqmode=2,completion_nsec=500us,hw_queue_depth=1";
@@ -27,13 +27,12 @@ fn queue(device: &str, scheduler: &str, slots: u16) -> RequestQueue {
     q
 }
 
-fn loaded(trace: &[u8], classes: &str) -> Load {
-    let classes = Classes::parse("classes.txt", classes).expect("the classes are well formed");
-    Load::read(whole::events(trace).into_iter().map(Ok), &classes).expect("the temporary file takes it")
+fn loaded(events: Vec<Event>, classes: &Classes) -> Load {
+    Load::read(events.into_iter().map(Ok), classes).expect("the temporary file takes it")
 }
 
 fn load(trace: &Trace, classes: &str) -> Load {
-    loaded(&trace.bytes, classes)
+    loaded(whole::events(&trace.bytes), &Classes::parse("c", classes).expect("the classes are well formed"))
 }
 
 fn played(load: &Load, q: &RequestQueue, speed: Speed) -> Outcome {
@@ -54,8 +53,7 @@ fn latency(latencies: &blkmq_workbench::Latencies, kind: &str) -> (u64, u64) {
 
 /// Three reads at once, which cannot merge.
 fn three_reads() -> Trace {
-    let trace = Trace::default().add(1, "Q", 0, 8).add(1, "G", 0, 8).add(1, "P", 0, 0);
-    trace.at(1).add(1, "Q", 100, 8).at(1).add(1, "Q", 200, 8).at(1).add(1, "U", 0, 3)
+    Trace::of("Q0+8 G0+8 P0+0 @1 Q100+8 @1 Q200+8 @1 U3")
 }
 
 #[test]
@@ -72,8 +70,7 @@ fn a_device_that_takes_one_at_a_time_makes_the_others_wait() {
 
 /// Two reads a millisecond apart, each of which took 10 us under Linux.
 fn two_reads() -> Trace {
-    let trace = Trace::default().at(1).add(1, "Q", 0, 8).at(11).add(0, "C", 0, 8);
-    trace.at(1001).add(1, "Q", 100, 8).at(1011).add(0, "C", 100, 8)
+    Trace::of("@1 Q0+8 @11 0:C0+8 @1001 Q100+8 @1011 0:C100+8")
 }
 
 #[test]
@@ -100,8 +97,8 @@ fn as_fast_as_the_device_takes_it_keeps_the_traced_number_outstanding() {
 /// both cases both are submitted before the device answers.
 #[test]
 fn a_plug_of_the_trace_is_a_plug_here() {
-    let one = Trace::default().add(1, "Q", 0, 8).add(1, "Q", 8, 8).add(1, "U", 0, 2);
-    let two = Trace::default().add(1, "Q", 0, 8).add(1, "U", 0, 1).add(1, "Q", 8, 8).add(1, "U", 0, 1);
+    let one = Trace::of("Q0+8 Q8+8 U2");
+    let two = Trace::of("Q0+8 U1 Q8+8 U1");
     for (trace, merges) in [(one, 1), (two, 0)] {
         let outcome = run(&trace, SLOW, "none", Speed::Max);
         assert_eq!((outcome.completed, outcome.stats.merges_plug), (2, merges));
@@ -123,10 +120,7 @@ fn speeds_are_numbers_above_zero_or_max() {
 /// then a read arrive, and mq-deadline lets the read go first.
 #[test]
 fn the_scheduler_decides_who_waits() {
-    let trace = Trace::default().at(1).add(1, "Q", 0, 8).at(2).add(1, "I", 0, 8);
-    let trace = trace.at(11).add(1, "Qw", 100, 8).at(11).add(1, "Iw", 100, 8);
-    let trace = trace.at(21).add(1, "Qw", 300, 8).at(21).add(1, "Iw", 300, 8);
-    let trace = trace.at(31).add(1, "Q", 500, 8).at(31).add(1, "I", 500, 8);
+    let trace = Trace::of("@1 Q0+8 @2 I0+8 @11 Qw100+8 @11 Iw100+8 @21 Qw300+8 @21 Iw300+8 @31 Q500+8 @31 I500+8");
     let longest_read = |scheduler| latency(&run(&trace, SLOW, scheduler, AS_TRACED).latencies, "read").1;
     assert_eq!(longest_read("none"), 4 * TAKES - 29);
     assert_eq!(longest_read("mq-deadline"), 2 * TAKES - 29);
@@ -140,10 +134,8 @@ fn the_scheduler_decides_who_waits() {
 /// scheduler.
 #[test]
 fn plugs_are_those_of_the_trace() {
-    let plugged = Trace::default().add(1, "Qw", 0, 8).add(1, "Gw", 0, 8).add(1, "P", 0, 0).add(1, "Qw", 8, 8);
-    let plugged = plugged.add(1, "Mw", 8, 8).add(1, "Qw", 16, 8).add(1, "Mw", 16, 8).add(1, "U", 0, 1);
-    let apart = Trace::default().add(1, "Qw", 900, 8).add(1, "Iw", 900, 8).add(1, "Qw", 0, 8).add(1, "Iw", 0, 8);
-    let apart = apart.add(1, "Qw", 8, 8).add(1, "Mw", 8, 8).add(1, "Qw", 16, 8).add(1, "Mw", 16, 8);
+    let plugged = Trace::of("Qw0+8 Gw0+8 P0+0 Qw8+8 Mw8+8 Qw16+8 Mw16+8 U1");
+    let apart = Trace::of("Qw900+8 Iw900+8 Qw0+8 Iw0+8 Qw8+8 Mw8+8 Qw16+8 Mw16+8");
     for (trace, scheduler, merges) in [
         (&plugged, "none", (2, 0)),
         (&plugged, "mq-deadline", (2, 0)),
@@ -161,30 +153,27 @@ fn plugs_are_those_of_the_trace() {
 
 #[test]
 fn processes_have_plugs_of_their_own() {
-    let trace = Trace::default().add(1, "Qw", 0, 8).add(1, "Gw", 0, 8).add(1, "P", 0, 0);
-    let trace = trace.add(2, "Qw", 8, 8).add(2, "Gw", 8, 8).add(2, "P", 0, 0);
-    let trace = trace.add(1, "Qw", 16, 8).add(1, "U", 0, 2).add(2, "U", 0, 1);
+    let trace = Trace::of("Qw0+8 Gw0+8 P0+0 2:Qw8+8 2:Gw8+8 2:P0+0 Qw16+8 U2 2:U1");
     assert_eq!(load(&trace, "").nr_processes(), 2);
     assert_eq!(run(&trace, SLOW, "none", AS_TRACED).stats.merges_plug, 0);
 }
 
 #[test]
 fn what_the_device_cannot_do_is_counted_by_reason() {
-    let trace = Trace::default().add(1, "Q", 2040, 8).add(1, "Q", 2041, 8).add(1, "Q", u64::MAX - 7, 8);
-    let trace = trace.add(1, "Q", 4, 8).add(1, "Qd", 0, 8).add(1, "Q", 0, 0).add(1, "Qf", 0, 0);
+    let trace = Trace::of("Q2040+8 Q2041+8 Q18446744073709551608+8 Q4+8 Qd0+8 Q0+0 Qf0+0");
     let outcome = run(&trace, "null,size=1M,bs=4096", "none", AS_TRACED);
     assert_eq!(outcome.completed, 2, "a read and a flush");
     let expected = [(Status::Misaligned, 3), (Status::BeyondEnd, 1), (Status::Unsupported, 1)];
     assert_eq!(outcome.refused, expected);
     // 256 KiB in requests of 4 KiB need 64 slots, and there are 64.
-    let trace = Trace::default().add(1, "Qw", 0, 512).add(1, "Qw", 0, 520).add(1, "Qw", 0, 1 << 22);
+    let trace = Trace::of("Qw0+512 Qw0+520 Qw0+4194304");
     let outcome = run(&trace, "null,max_sectors=8", "none", AS_TRACED);
     assert_eq!((outcome.completed, outcome.refused), (1, vec![(Status::TooLarge, 2)]));
 }
 
 #[test]
 fn failures_are_counted_by_status() {
-    let trace = three_reads().add(1, "Q", 96, 2);
+    let trace = three_reads().then("Q96+2");
     let outcome = run(&trace, "null,badblocks=97-103", "mq-deadline", AS_TRACED);
     assert_eq!((outcome.completed, outcome.failed), (4, vec![(Status::Medium, 2)]));
 }
@@ -203,7 +192,7 @@ fn waiting_for_room_counts_as_latency() {
 #[test]
 fn on_the_machines_time_no_operation_waits_for_one_of_another_process() {
     let reads = (0..400).fold(Trace::default(), |trace, n| trace.at(1 + 13 * n).add(1, "Q", 8 * n, 8));
-    let trace = reads.at(500_000).add(2, "Q", 8000, 8);
+    let trace = reads.then("@500000 2:Q8000+8");
     let q = RequestQueue::builder(spec::open("null").expect("the device is well described"));
     let q = q.clock(Clock::real()).build().expect("the device makes sense");
     let outcome = played(&load(&trace, ""), &q, AS_TRACED);
@@ -218,44 +207,39 @@ fn on_the_machines_time_no_operation_waits_for_one_of_another_process() {
 #[test]
 fn latencies_of_the_trace_are_matched_by_place() {
     let traced = |trace: Trace| load(&trace, "").traced;
-    let merged = Trace::default().at(1).add(1, "Q", 0, 8).at(11).add(1, "Q", 8, 8).at(101).add(0, "C", 0, 16);
+    let merged = Trace::of("@1 Q0+8 @11 Q8+8 @101 0:C0+16");
     let traced_merged = traced(merged);
     assert_eq!((traced_merged.completed, latency(&traced_merged.latencies, "read")), (2, (90, 100)));
     assert_eq!((traced_merged.duration, traced_merged.peaks), (100_000, vec![2]));
 
-    let split = Trace::default().at(1).add(1, "Qw", 0, 16).at(2).add(1, "Xw", 0, 8);
-    let split = split.at(51).add(0, "Cw", 8, 8).at(81).add(0, "Cw", 0, 8);
+    let split = Trace::of("@1 Qw0+16 @2 Xw0+8 @51 0:Cw8+8 @81 0:Cw0+8");
     assert_eq!(latency(&traced(split).latencies, "write"), (80, 80));
-    let in_parts = Trace::default().at(1).add(1, "Qw", 0, 16).at(51).add(0, "Cw", 0, 8).at(81).add(0, "Cw", 8, 8);
+    let in_parts = Trace::of("@1 Qw0+16 @51 0:Cw0+8 @81 0:Cw8+8");
     assert_eq!(latency(&traced(in_parts).latencies, "write"), (80, 80));
 
-    let alike = Trace::default().at(1).add(1, "Q", 0, 8).at(1).add(1, "Qw", 0, 8).at(21).add(2, "Q", 0, 8);
-    let alike = alike.at(31).add(0, "C", 0, 8).at(41).add(0, "Cw", 0, 8).at(71).add(0, "C", 0, 8);
-    let alike = traced(alike.at(81).add(0, "C", 0, 8));
+    let alike = "@1 Q0+8 @1 Qw0+8 @21 2:Q0+8 @31 0:C0+8 @41 0:Cw0+8 @71 0:C0+8 @81 0:C0+8";
+    let alike = traced(Trace::of(alike));
     assert_eq!((alike.completed, latency(&alike.latencies, "read")), (3, (30, 50)));
     assert_eq!((latency(&alike.latencies, "write"), alike.peaks), ((40, 40), vec![2, 1]));
 
-    let flush = Trace::default().at(1).add(1, "Qf", 0, 0).at(1).add(1, "Qd", 0, 800).at(9).add(0, "Cd", 0, 800);
-    let flush = traced(flush.at(16).add(0, "Cf", 0, 0));
+    let flush = traced(Trace::of("@1 Qf0+0 @1 Qd0+800 @9 0:Cd0+800 @16 0:Cf0+0"));
     assert_eq!((latency(&flush.latencies, "flush"), latency(&flush.latencies, "discard")), ((15, 15), (8, 8)));
 }
 
 #[test]
 fn a_trace_without_bios_is_read_by_its_requests() {
-    let requests = Trace::default().add(1, "I", 0, 8).add(1, "D", 0, 8).add(1, "I", 50, 8).add(0, "C", 0, 8);
+    let requests = Trace::of("I0+8 D0+8 I50+8 0:C0+8");
     let inserted = load(&requests, "");
     assert_eq!((inserted.source, inserted.nr_operations, inserted.traced.requests), (Source::Insertions, 2, 1));
     assert_eq!(latency(&inserted.traced.latencies, "read"), (3, 3));
-    let issued = load(&Trace::default().add(1, "D", 0, 8).add(0, "C", 0, 8).add(0, "C", 700, 8), "");
+    let issued = load(&Trace::of("D0+8 0:C0+8 0:C700+8"), "");
     assert_eq!((issued.source, issued.nr_operations, issued.traced.completed), (Source::Issues, 1, 1));
-    assert!(load(&Trace::default().add(1, "P", 0, 0).add(0, "C", 0, 8), "").nr_operations == 0);
+    assert!(load(&Trace::of("P0+0 0:C0+8"), "").nr_operations == 0);
 }
 
 fn recording(name: &str) -> Load {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/linux-6.12-mq-deadline").join(name);
-    let trace = fs::read(folder.join("trace.blktrace.0")).expect("the trace is in the repository");
-    let classes = fs::read_to_string(folder.join("classes.txt")).unwrap_or_default();
-    loaded(&trace, &classes)
+    let recording = Recording::of_mq_deadline(name);
+    loaded(recording.events(), &recording.classes)
 }
 
 /// Red if bios, merges, requests or completions of a recording are not as many as blkparse's summary says.

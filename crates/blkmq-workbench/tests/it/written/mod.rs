@@ -9,8 +9,27 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
+    /// A trace of these records.
+    pub(crate) fn of(records: &str) -> Self {
+        Self::default().then(records)
+    }
+
+    /// Adds records in the notation of `data/replay.txt`. Behind `@` stand the microseconds from the beginning at which
+    /// the next one is written.
+    pub(crate) fn then(self, records: &str) -> Self {
+        let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("no number {text}"));
+        records.split_whitespace().fold(self, |trace, record| {
+            if let Some(us) = record.strip_prefix('@') {
+                return trace.at(number(us));
+            }
+            let (pid, record) = record.split_once(':').unwrap_or(("1", record));
+            let (what, place) = record.split_at(record.find(|c: char| c.is_ascii_digit()).unwrap_or(record.len()));
+            let (sector, sectors) = place.split_once('+').unwrap_or(("0", place));
+            trace.add(number(pid) as u32, what, number(sector), number(sectors) as u32)
+        })
+    }
+
     /// The next record is written so many microseconds after the beginning.
-    #[allow(dead_code, reason = "not every test program looks at the time")]
     pub(crate) fn at(mut self, us: u64) -> Self {
         self.time = us * 1000 - 1000;
         self
@@ -19,7 +38,7 @@ impl Trace {
     /// Adds the record that blkparse would print as `what sector + sectors`, of task `pid`. `what` is the action's
     /// letter and what kind of I/O it is about: nothing for a read, `w` for a write, `d` for a discard, `f` for a
     /// flush. For `U`, `sectors` counts the requests in the plug.
-    pub(crate) fn add(self, pid: u32, what: &str, sector: u64, sectors: u32) -> Self {
+    pub(crate) fn add(mut self, pid: u32, what: &str, sector: u64, sectors: u32) -> Self {
         let action = match &what[..1] {
             "Q" => 1,
             "M" => 2,
@@ -33,18 +52,6 @@ impl Trace {
             "X" => 13,
             other => panic!("no action {other}"),
         };
-        self.record(pid, action, sector, sectors, what)
-    }
-
-    /// Adds a text that a program wrote into the trace, on behalf of a control group.
-    #[allow(dead_code, reason = "not every test program writes texts")]
-    pub(crate) fn message(mut self, text: &str) -> Self {
-        let payload = [&7_u64.to_le_bytes(), text.as_bytes()].concat();
-        self.put(0, 1 << 26 | 0x102, 0, 0, &payload);
-        self
-    }
-
-    fn record(mut self, pid: u32, action: u32, sector: u64, sectors: u32, what: &str) -> Self {
         let category: u32 = match &what[1..] {
             "" => 1,
             "w" => 2,
@@ -55,6 +62,13 @@ impl Trace {
         let payload = if action == 10 { u64::from(sectors).to_be_bytes().to_vec() } else { Vec::new() };
         let bytes = if action == 10 { 0 } else { sectors.wrapping_mul(512) };
         self.put(pid, category << 16 | action, sector, bytes, &payload);
+        self
+    }
+
+    /// Adds a text that a program wrote into the trace, on behalf of a control group.
+    pub(crate) fn message(mut self, text: &str) -> Self {
+        let payload = [&7_u64.to_le_bytes(), text.as_bytes()].concat();
+        self.put(0, 1 << 26 | 0x102, 0, 0, &payload);
         self
     }
 
