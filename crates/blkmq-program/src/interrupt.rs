@@ -28,39 +28,48 @@ pub fn flag() -> Arc<AtomicBool> {
 }
 
 fn listen(stop: &Arc<AtomicBool>, is_impatient: &Arc<AtomicBool>) -> io::Result<()> {
-    let (mut heard, tells) = UnixStream::pair()?;
+    let received = receive(&[SIGINT, SIGTERM])?;
     for signal in [SIGINT, SIGTERM] {
-        pipe::register(signal, tells.try_clone()?)?;
         // The exit code is the one that shells report for a program that the signal has ended.
         flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(is_impatient))?;
         flag::register(signal, Arc::clone(stop))?;
     }
     let is_impatient = Arc::clone(is_impatient);
-    thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        if heard.read_exact(&mut [0]).is_ok() {
-            thread::sleep(AT_ONCE);
-            is_impatient.store(true, Ordering::Relaxed);
-        }
-    })?;
-    Ok(())
+    for_each(received, "signals", move || {
+        thread::sleep(AT_ONCE);
+        is_impatient.store(true, Ordering::Relaxed);
+    })
 }
 
-/// Calls `tell` for Ctrl-C and SIGTERM: for the first one, and for each that comes a second later or more. Called once.
-pub fn tell(tell: impl Fn() + Send + 'static) -> io::Result<()> {
-    let (mut heard, tells) = UnixStream::pair()?;
-    for signal in [SIGINT, SIGTERM] {
-        pipe::register(signal, tells.try_clone()?)?;
-    }
-    thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        let mut first: Option<Instant> = None;
-        while heard.read_exact(&mut [0]).is_ok() {
-            if first.is_none_or(|first| first.elapsed() >= AT_ONCE) {
-                tell();
-            }
-            first.get_or_insert_with(Instant::now);
+/// Calls `notify` for Ctrl-C and SIGTERM: for the first one, and for each that comes a second later or more. Called
+/// once.
+pub fn tell(notify: impl Fn() + Send + 'static) -> io::Result<()> {
+    let mut first: Option<Instant> = None;
+    for_each(receive(&[SIGINT, SIGTERM])?, "signals", move || {
+        if first.is_none_or(|first| first.elapsed() >= AT_ONCE) {
+            notify();
         }
-    })?;
-    Ok(())
+        first.get_or_insert_with(Instant::now);
+    })
+}
+
+/// A socket that receives a byte for each of these signals.
+fn receive(signals: &[i32]) -> io::Result<UnixStream> {
+    let (receiver, sender) = UnixStream::pair()?;
+    for signal in signals {
+        pipe::register(*signal, sender.try_clone()?)?;
+    }
+    Ok(receiver)
+}
+
+/// Calls `notify` in a thread of this name for each signal that is received.
+fn for_each(mut received: UnixStream, name: &str, mut notify: impl FnMut() + Send + 'static) -> io::Result<()> {
+    let run = move || {
+        while received.read_exact(&mut [0]).is_ok() {
+            notify();
+        }
+    };
+    thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
 }
 
 /// From now on a write beyond the largest file that the process may have (`ulimit -f`, systemd's `LimitFSIZE`) fails by
@@ -78,20 +87,12 @@ pub struct Hangups(UnixStream);
 impl Hangups {
     /// Keeps each SIGHUP that comes. Called once, and starts no thread.
     pub fn keep() -> io::Result<Self> {
-        let (heard, tells) = UnixStream::pair()?;
-        pipe::register(SIGHUP, tells)?;
-        Ok(Self(heard))
+        receive(&[SIGHUP]).map(Self)
     }
 
-    /// Calls `tell` for each SIGHUP, also for those that have come already.
-    pub fn tell(self, tell: impl Fn() + Send + 'static) -> io::Result<()> {
-        let Self(mut heard) = self;
-        thread::Builder::new().name("reload".to_owned()).spawn(move || {
-            while heard.read_exact(&mut [0]).is_ok() {
-                tell();
-            }
-        })?;
-        Ok(())
+    /// Calls `notify` for each SIGHUP, also for those that have come already.
+    pub fn tell(self, notify: impl Fn() + Send + 'static) -> io::Result<()> {
+        for_each(self.0, "reload", notify)
     }
 }
 

@@ -51,7 +51,7 @@ pub use waits::Waits;
 use worker::{JobsClock, Worker};
 
 /// What jobs run on.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Setup {
     /// The device, as a spec: `null,irqmode=2`.
     pub device: String,
@@ -134,15 +134,7 @@ impl Setup {
     /// A device on the machine's time, with Linux's choice of scheduler.
     #[must_use]
     pub fn new(device: impl Into<String>) -> Self {
-        Self {
-            device: device.into(),
-            scheduler: None,
-            locking: Locking::default(),
-            bypass: None,
-            settings: Vec::new(),
-            clock: ClockKind::Real,
-            waits: false,
-        }
+        Self { device: device.into(), ..Self::default() }
     }
 }
 

@@ -50,29 +50,21 @@ pub enum Action {
 }
 
 impl Action {
+    /// The actions about I/O by the kernel's number, from 1.
+    #[rustfmt::skip]
+    const NUMBERED: [Self; 15] = [
+        Self::Queue, Self::BackMerge, Self::FrontMerge, Self::GetRequest, Self::SleepRequest, Self::Requeue,
+        Self::Issue, Self::Complete, Self::Plug, Self::Unplug, Self::UnplugTimer, Self::Insert, Self::Split,
+        Self::Bounce, Self::Remap,
+    ];
+
     fn new(action: u32) -> Self {
         if Category((action >> 16) as u16).contains(Category::NOTIFY) {
             return if action & 0xff == 2 { Self::Message } else { Self::Notify };
         }
         // Bit 8 says that the payload begins with a control group. The number of the action is below that bit.
-        match (action & 0xff) as u8 {
-            1 => Self::Queue,
-            2 => Self::BackMerge,
-            3 => Self::FrontMerge,
-            4 => Self::GetRequest,
-            5 => Self::SleepRequest,
-            6 => Self::Requeue,
-            7 => Self::Issue,
-            8 => Self::Complete,
-            9 => Self::Plug,
-            10 => Self::Unplug,
-            11 => Self::UnplugTimer,
-            12 => Self::Insert,
-            13 => Self::Split,
-            14 => Self::Bounce,
-            15 => Self::Remap,
-            other => Self::Other(other),
-        }
+        let number = action as u8;
+        Self::NUMBERED.get(usize::from(number).wrapping_sub(1)).copied().unwrap_or(Self::Other(number))
     }
 }
 

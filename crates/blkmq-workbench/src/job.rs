@@ -402,7 +402,13 @@ impl<T> ByDirection<T> {
     where
         T: Clone,
     {
-        Self { read: value.clone(), write: value.clone(), trim: value }
+        Self::from_fn(|_| value.clone())
+    }
+
+    /// The value of each direction.
+    pub fn from_fn(mut value: impl FnMut(Direction) -> T) -> Self {
+        let [read, write, trim] = Direction::ALL.map(&mut value);
+        Self { read, write, trim }
     }
 }
 
@@ -434,6 +440,11 @@ impl Direction {
 }
 
 impl Operations {
+    /// The directions in which the job does operations.
+    pub(crate) fn directions(self) -> impl Iterator<Item = Direction> {
+        Direction::ALL.into_iter().filter(move |direction| self.includes(*direction))
+    }
+
     /// True if the job does operations of this direction.
     #[must_use]
     pub fn includes(self, direction: Direction) -> bool {

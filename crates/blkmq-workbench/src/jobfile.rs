@@ -44,19 +44,25 @@ pub enum Mode {
     Lenient,
 }
 
-/// What a job file may ask of the machine.
+/// What a job file may ask of the machine. By default there is nothing.
 pub trait Surroundings {
     /// The environment's variable of that name.
-    fn variable(&self, name: &str) -> Option<String>;
+    fn variable(&self, _name: &str) -> Option<String> {
+        None
+    }
 
     /// The number that fio's keyword `ncpus`, `pagesize` or `mb_memory` stands for.
-    fn keyword(&self, name: &str) -> Option<u64>;
+    fn keyword(&self, _name: &str) -> Option<u64> {
+        None
+    }
 
     /// Name and text of the file that `file` includes by `path`.
     ///
     /// # Errors
     /// Why it cannot be read.
-    fn include(&self, file: &str, path: &str) -> io::Result<(String, String)>;
+    fn include(&self, _file: &str, path: &str) -> io::Result<(String, String)> {
+        Err(io::Error::new(io::ErrorKind::NotFound, path.to_owned()))
+    }
 }
 
 /// The process's own environment and files.

@@ -260,7 +260,9 @@ impl<'a> Replay<'a> {
                 self.waiting.remove(&absorbed);
             }
         }
-        self.enlarge(id, &newcomer);
+        if let Some(rq) = self.waiting.get_mut(&id) {
+            enlarge(&mut rq.info, &newcomer);
+        }
     }
 
     /// Called when the device takes a request, which shows Linux's choice.
@@ -346,14 +348,6 @@ impl<'a> Replay<'a> {
         self.waiting.iter().find(|(_, rq)| event.action == Action::BackMerge && is_it(rq)).map(|(id, _)| *id)
     }
 
-    /// Makes the copy of a request as large as the scheduler's request is.
-    fn enlarge(&mut self, id: RqId, newcomer: &Info) {
-        if let Some(rq) = self.waiting.get_mut(&id) {
-            rq.info.sector = rq.info.sector.min(newcomer.sector);
-            rq.info.nr_sectors = rq.info.nr_sectors.saturating_add(newcomer.nr_sectors);
-        }
-    }
-
     /// The waiting request that the device takes: our choice if it fits the event, otherwise the oldest request that
     /// fits.
     fn find(&self, event: &Event) -> Option<RqId> {
@@ -364,20 +358,32 @@ impl<'a> Replay<'a> {
 
     /// What a scheduler would know of the bio or the request of an event.
     fn info(&self, event: &Event) -> Info {
-        let op = op(event);
-        Info {
-            sector: event.sector,
-            nr_sectors: event.nr_sectors(),
-            nr_segments: 1,
-            op,
-            sync: op.is_read() || event.category.contains(Category::SYNC),
-            priority: IoPriority { class: self.classes.of(event.sector), ..IoPriority::default() },
-            client: ClientId(0),
-            ctx: 0,
-            merge: MergeLevel::Full,
-            merge_key: 0,
-        }
+        let priority = IoPriority { class: self.classes.of(event.sector), ..IoPriority::default() };
+        info(event, ClientId(0), priority)
     }
+}
+
+/// What a scheduler would know of the bio or the request of an event.
+fn info(event: &Event, client: ClientId, priority: IoPriority) -> Info {
+    let op = op(event);
+    Info {
+        sector: event.sector,
+        nr_sectors: event.nr_sectors(),
+        nr_segments: 1,
+        op,
+        sync: op.is_read() || event.category.contains(Category::SYNC),
+        priority,
+        client,
+        ctx: 0,
+        merge: MergeLevel::Full,
+        merge_key: 0,
+    }
+}
+
+/// Makes the copy of a request as large as the scheduler's request is.
+fn enlarge(info: &mut Info, newcomer: &Info) {
+    info.sector = info.sector.min(newcomer.sector);
+    info.nr_sectors = info.nr_sectors.saturating_add(newcomer.nr_sectors);
 }
 
 /// Refuses more waiting requests, or merges into them, than there can be. `awaited` says what ends their wait, and what

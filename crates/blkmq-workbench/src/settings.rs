@@ -1,5 +1,7 @@
 //! The settings of a queue and its scheduler, as a recording lists them: kernel names and units, one in each line.
 
+use std::str::FromStr;
+
 use blkmq_sched::{Description, KnobError, SCHEDULERS, Scheduler, Setting, Throttle};
 
 use crate::TextError;
@@ -108,20 +110,19 @@ impl Settings {
         Ok(())
     }
 
+    /// The setting of this name that holds, if any is given.
+    fn entry(&self, name: &str) -> Option<&Entry> {
+        self.entries.iter().rfind(|entry| entry.name == name && !entry.knob_only)
+    }
+
     /// The queue's `nr_requests`. The default is 256, which is Linux's default with a scheduler.
     ///
     /// # Errors
     /// The value is not a number from 1 to 65536.
     pub fn nr_requests(&self) -> Result<u32, TextError> {
-        let Some(entry) = self.entries.iter().rfind(|entry| entry.name == "nr_requests" && !entry.knob_only) else {
-            return Ok(256);
-        };
-        entry
-            .value
-            .parse()
-            .ok()
-            .filter(|value| (1..=65536).contains(value))
-            .ok_or_else(|| entry.fault(format!("nr_requests: '{}' is not a number from 1 to 65536", entry.value)))
+        let Some(entry) = self.entry("nr_requests") else { return Ok(256) };
+        let number = entry.value.parse().ok().filter(|value| (1..=65536).contains(value));
+        number.ok_or_else(|| entry.fault(format!("nr_requests: '{}' is not a number from 1 to 65536", entry.value)))
     }
 
     /// A whole number that must be set.
@@ -129,9 +130,8 @@ impl Settings {
     /// # Errors
     /// It is not set, or no whole number.
     pub(crate) fn number(&self, name: &str) -> Result<u64, TextError> {
-        let entry = self.entries.iter().rfind(|entry| entry.name == name && !entry.knob_only);
-        let entry = entry.ok_or_else(|| self.fault(format!("'{name}' is not set")))?;
-        entry.value.parse().map_err(|_| entry.fault(format!("{name}: '{}' is not a whole number", entry.value)))
+        let entry = self.entry(name).ok_or_else(|| self.fault(format!("'{name}' is not set")))?;
+        entry.number()
     }
 
     /// Whether the device is said to rotate. The default is that it does not.
@@ -139,13 +139,11 @@ impl Settings {
     /// # Errors
     /// The value of `rotational` is neither 0 nor 1.
     pub fn is_rotational(&self) -> Result<bool, TextError> {
-        match self.entries.iter().rfind(|entry| entry.name == "rotational" && !entry.knob_only) {
-            None => Ok(false),
-            Some(entry) => match entry.value.as_str() {
-                "0" => Ok(false),
-                "1" => Ok(true),
-                other => Err(entry.fault(format!("rotational: '{other}' is neither 0 nor 1"))),
-            },
+        let Some(entry) = self.entry("rotational") else { return Ok(false) };
+        match entry.value.as_str() {
+            "0" => Ok(false),
+            "1" => Ok(true),
+            other => Err(entry.fault(format!("rotational: '{other}' is neither 0 nor 1"))),
         }
     }
 
@@ -173,11 +171,7 @@ impl Settings {
             let name = entry.name.as_str();
             let knobs = [scheduler.knobs(), throttle.as_ref().map_or(&[], |throttle| throttle.knobs())].concat();
             if knobs.iter().any(|knob| knob.name == name) {
-                let value = entry
-                    .value
-                    .parse()
-                    .map_err(|_| entry.fault(format!("{name}: '{}' is not a whole number", entry.value)))?;
-                let set = set_knob(scheduler, throttle.as_deref_mut(), name, value);
+                let set = set_knob(scheduler, throttle.as_deref_mut(), name, entry.number()?);
                 set.map_err(|error| entry.fault(error.to_string()))?;
             } else if entry.knob_only || !is_attribute(name) {
                 let accepted: Vec<&str> = knobs.iter().map(|knob| knob.name).collect();
@@ -220,6 +214,10 @@ pub fn assignment(text: &str) -> Result<(&str, &str), TextError> {
 }
 
 impl Entry {
+    fn number<T: FromStr>(&self) -> Result<T, TextError> {
+        self.value.parse().map_err(|_| self.fault(format!("{}: '{}' is not a whole number", self.name, self.value)))
+    }
+
     fn fault(&self, what: String) -> TextError {
         TextError { place: self.place.clone(), what }
     }

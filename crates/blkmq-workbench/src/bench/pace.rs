@@ -38,8 +38,7 @@ impl Pace {
             let ns_per_byte = 1e9 / bytes;
             Some(Meter { ns_per_byte, ns_per_shortest: ns_per_byte * shortest, due: now.0 as f64 })
         };
-        let directions =
-            ByDirection { read: meter(Direction::Read), write: meter(Direction::Write), trim: meter(Direction::Trim) };
+        let directions = ByDirection::from_fn(meter);
         Direction::ALL.iter().any(|direction| directions[*direction].is_some()).then(|| Self {
             directions,
             rng: SmallRng::seed_from_u64(mix(seed, 9)),

@@ -123,9 +123,7 @@ impl Sizes {
 impl Pattern {
     pub(super) fn new(plan: &Plan) -> Self {
         let job = &plan.job;
-        let used = |direction| job.operations.includes(direction);
-        let each = |direction| Sizes::new(&job.bs[direction], job.bs_unaligned, plan.grain);
-        let align = Direction::ALL.into_iter().filter(|direction| used(*direction)).map(|d| job.blockalign[d]).min();
+        let align = job.operations.directions().map(|direction| job.blockalign[direction]).min();
         let align = align.unwrap_or(plan.grain);
         let (smallest, _) = sizes(job);
         let blocks = (plan.len - smallest) / align + 1;
@@ -148,11 +146,7 @@ impl Pattern {
             operations: job.operations,
             order: job.order,
             percentage_random: job.percentage_random,
-            sizes: ByDirection {
-                read: each(Direction::Read),
-                write: each(Direction::Write),
-                trim: each(Direction::Trim),
-            },
+            sizes: ByDirection::from_fn(|direction| Sizes::new(&job.bs[direction], job.bs_unaligned, plan.grain)),
             start: plan.start,
             len: plan.len,
             smallest,

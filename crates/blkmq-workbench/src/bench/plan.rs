@@ -129,7 +129,7 @@ fn check(job: &Job, limits: &Limits, keeps_data: bool) -> Result<(), BenchError>
 /// its values in bytes.
 fn lengths(job: &Job) -> Vec<(&'static str, u64)> {
     let mut lengths = Vec::new();
-    for direction in Direction::ALL.into_iter().filter(|direction| job.operations.includes(*direction)) {
+    for direction in job.operations.directions() {
         match &job.bs[direction] {
             BlockSize::Fixed(bytes) => lengths.push(("bs", *bytes)),
             BlockSize::Range(range) => {
@@ -309,7 +309,6 @@ impl Plan {
 
 /// The shortest and the longest operation of all directions of a job, in bytes.
 pub(super) fn sizes(job: &Job) -> (u64, u64) {
-    let directions = Direction::ALL.into_iter().filter(|direction| job.operations.includes(*direction));
-    let bounds = directions.map(|direction| job.bs[direction].bounds());
+    let bounds = job.operations.directions().map(|direction| job.bs[direction].bounds());
     bounds.fold((u64::MAX, 0), |(least, most), bounds| (least.min(*bounds.start()), most.max(*bounds.end())))
 }

@@ -47,10 +47,8 @@ impl Reader<'_> {
                 continue;
             }
             if let Some(path) = line.strip_prefix("include").filter(|rest| rest.starts_with(char::is_whitespace)) {
-                self.include(file, path.trim()).map_err(|error| match error {
-                    Unread::Here(what) => fault(what),
-                    Unread::Within(error) => error,
-                })?;
+                let (name, text) = self.included(file, path.trim()).map_err(fault)?;
+                self.read(&name, &text)?;
                 continue;
             }
             let what = if line.starts_with('[') { section(line) } else { option(line) };
@@ -60,25 +58,15 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn include(&mut self, file: &str, path: &str) -> Result<(), Unread> {
+    /// The name and text of a file that `file` includes.
+    fn included(&mut self, file: &str, path: &str) -> Result<(String, String), String> {
         self.includes += 1;
         if self.includes > MAX_INCLUDES {
-            return Err(Unread::Here(format!("more than {MAX_INCLUDES} files are included; does one include itself?")));
+            return Err(format!("more than {MAX_INCLUDES} files are included; does one include itself?"));
         }
-        let (name, text) = self
-            .surroundings
-            .include(file, path)
-            .map_err(|why| Unread::Here(format!("cannot include '{}': {}", shown(path), shown(&why.to_string()))))?;
-        self.read(&name, &text).map_err(Unread::Within)
+        let unread = |why: std::io::Error| format!("cannot include '{}': {}", shown(path), shown(&why.to_string()));
+        self.surroundings.include(file, path).map_err(unread)
     }
-}
-
-/// Why an included file could not be read.
-enum Unread {
-    /// The line with the include is wrong.
-    Here(String),
-    /// The included file contains an error.
-    Within(TextError),
 }
 
 fn section(line: &str) -> Result<What, String> {

@@ -165,7 +165,7 @@ impl Sharing {
     }
 
     /// Runs until the client with the least share has had its turns.
-    fn run(self, on: &mut Measuring<'_>) -> Result<Outcome, JudgeError> {
+    fn run(&self, on: &mut Measuring<'_>) -> Result<Outcome, JudgeError> {
         let is_short = self.turns == Turns::Short;
         let knobs = on.contestant.promises.shares.map_or_else(Vec::new, |shares| {
             if is_short { [shares.knobs, shares.short_turns].concat() } else { shares.knobs.to_vec() }
@@ -182,7 +182,8 @@ impl Sharing {
         };
         // A scheduler may learn from its first turns how long turns should be.
         let openers = (0..2).map(|n| Plan { depth: 1, ..reader(format!("opener {n}"), on) }).collect();
-        on.run_load(&Load { openers, groups: self.groups, knobs, ..Load::new(self.clients, end) })
+        let groups = self.groups.clone();
+        on.run_load(&Load { openers, groups, knobs, ..Load::new(self.clients.clone(), end) })
     }
 }
 
@@ -192,13 +193,11 @@ fn measure(on: &mut Measuring<'_>) -> Result<Vec<Figure>, JudgeError> {
         for (weights, kind) in [([WEIGHTS[0]; 2], EQUAL), (WEIGHTS, WEIGHTED)] {
             let weights: Vec<u16> = weights.into_iter().cycle().take(nr_clients as usize).collect();
             let load = Sharing::flat(&weights, on);
-            let shares = load.shares.clone();
-            figures.extend(index_and_error(&format!("{nr_clients} {kind}"), &bytes(&load.run(on)?), &shares));
+            figures.extend(index_and_error(&format!("{nr_clients} {kind}"), &bytes(&load.run(on)?), &load.shares));
         }
     }
     let load = Sharing::nested(on);
-    let shares = load.shares.clone();
-    figures.extend(index_and_error(NESTED, &bytes(&load.run(on)?), &shares));
+    figures.extend(index_and_error(NESTED, &bytes(&load.run(on)?), &load.shares));
     figures.extend(of_levels(on)?);
     figures.extend(of_sizes(on)?);
     figures.extend(victims(on)?);
@@ -222,15 +221,14 @@ fn of_levels(on: &mut Measuring<'_>) -> Result<Vec<Figure>, JudgeError> {
 /// Clients with reads of different sizes: what they get in bytes, and in time.
 fn of_sizes(on: &mut Measuring<'_>) -> Result<Vec<Figure>, JudgeError> {
     let load = Sharing::of_sizes(&SIZES, on);
-    let shares = load.shares.clone();
     let outcome = load.run(on)?;
     let mut times = Vec::new();
     for (place, size) in SIZES.iter().enumerate() {
         let alone = Sharing::of_sizes(std::slice::from_ref(size), on).run(on)?;
         times.push(outcome.rate(place..place + 1) / alone.rate(0..1).max(1.0));
     }
-    let in_bytes = index_and_error(&of_sizes_case(Resource::Bytes), &bytes(&outcome), &shares);
-    let in_time = index_and_error(&of_sizes_case(Resource::Time), &times, &shares);
+    let in_bytes = index_and_error(&of_sizes_case(Resource::Bytes), &bytes(&outcome), &load.shares);
+    let in_time = index_and_error(&of_sizes_case(Resource::Time), &times, &load.shares);
     Ok(in_bytes.into_iter().chain(in_time).collect())
 }
 

@@ -13,19 +13,7 @@ const FIRST_NS: u64 = 1_000_000_000;
 /// A job file says all; nothing is taken from this machine.
 struct Nothing;
 
-impl Surroundings for Nothing {
-    fn variable(&self, _: &str) -> Option<String> {
-        None
-    }
-
-    fn keyword(&self, _: &str) -> Option<u64> {
-        None
-    }
-
-    fn include(&self, _: &str, path: &str) -> std::io::Result<(String, String)> {
-        Err(std::io::Error::new(std::io::ErrorKind::NotFound, path.to_owned()))
-    }
-}
+impl Surroundings for Nothing {}
 
 /// The processes that run a recording's jobs, each with its job's name. `first` says when a job's first request was
 /// inserted, in nanoseconds from the first one of all.

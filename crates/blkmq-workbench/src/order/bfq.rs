@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::mem;
 
 use blkmq_sched::{
-    Bfq, ClientId, ClientSettings, Event as Happened, Feedback, Info, InsertAt, IoPriority, Join, MergeHow, MergeLevel,
-    QueueName, Report, RqId, Scheduler, Setting, Ticket, Time,
+    Bfq, ClientId, ClientSettings, Event as Happened, Feedback, Info, InsertAt, IoPriority, Join, MergeHow, QueueName,
+    Report, RqId, Scheduler, Setting, Ticket, Time,
 };
 
 use super::answers::{Answer, Expired, Replayed};
@@ -20,8 +20,8 @@ use super::decisions::{Decision, Line, Queue};
 use super::driver::InDriver;
 use super::processes::{Groups, Members, Processes};
 use super::steps::Step;
-use super::{check_waiting, op};
-use crate::blktrace::{Action, Category, Event};
+use super::{check_waiting, enlarge, info, op};
+use crate::blktrace::{Action, Event};
 use crate::{Settings, TextError};
 
 /// What comes so many nanoseconds behind an answer, and before anything else, belongs to it: a queue that expires
@@ -361,7 +361,7 @@ impl Replay {
         else {
             return;
         };
-        let newcomer = Info { client: rq.info.client, ..info(event, rq.info.client, rq.info.priority) };
+        let newcomer = info(event, rq.info.client, rq.info.priority);
         let is_it = |(id, other): &(&RqId, &Waiting)| {
             let Info { sector, nr_sectors, op, .. } = other.info;
             is_back && **id != into && (sector, nr_sectors, op) == (newcomer.sector, newcomer.nr_sectors, newcomer.op)
@@ -382,8 +382,7 @@ impl Replay {
             self.waiting.remove(&absorbed);
         }
         if let Some(rq) = self.waiting.get_mut(&into) {
-            rq.info.sector = rq.info.sector.min(newcomer.sector);
-            rq.info.nr_sectors = rq.info.nr_sectors.saturating_add(newcomer.nr_sectors);
+            enlarge(&mut rq.info, &newcomer);
         }
     }
 
@@ -428,22 +427,5 @@ impl Replay {
             let after = if remaining.most > 1 { EXITS_SEVERAL_NS } else { EXITS_NS };
             self.exits.push((now.saturating_add(after), client));
         }
-    }
-}
-
-/// What a scheduler would know of the bio or the request of an event.
-fn info(event: &Event, client: ClientId, priority: IoPriority) -> Info {
-    let op = op(event);
-    Info {
-        sector: event.sector,
-        nr_sectors: event.nr_sectors(),
-        nr_segments: 1,
-        op,
-        sync: op.is_read() || event.category.contains(Category::SYNC),
-        priority,
-        client,
-        ctx: 0,
-        merge: MergeLevel::Full,
-        merge_key: 0,
     }
 }

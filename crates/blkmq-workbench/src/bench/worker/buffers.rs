@@ -40,10 +40,8 @@ impl Worker {
     /// Makes the buffers in advance, so that the run allocates none.
     pub(super) fn make_buffers(&mut self) {
         let job = &self.plan.job;
-        let moves_data = |direction| job.operations.includes(direction) && direction != Direction::Trim;
-        let longest = |direction| *job.bs[direction].bounds().end();
-        let bytes = Direction::ALL.into_iter().filter(|direction| moves_data(*direction)).map(longest).max();
-        if let Some(bytes) = bytes {
+        let moving = job.operations.directions().filter(|direction| *direction != Direction::Trim);
+        if let Some(bytes) = moving.map(|direction| *job.bs[direction].bounds().end()).max() {
             self.spare.extend(self.new_buffers(bytes));
             self.spare.iter_mut().for_each(|buffer| self.fill.rng.fill_bytes(buffer));
         }
