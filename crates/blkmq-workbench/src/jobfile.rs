@@ -1,12 +1,12 @@
 //! Reads fio's job files into [`Job`]s.
 //!
-//! In the folder `lines` resolves includes and variables, `options` reads what jobs obey, `known` names fio's other
+//! In the folder `lines` resolves includes and variables, `options` reads what jobs obey, `unsupported` names fio's other
 //! options, and a `draft` becomes a job when all its options are read. Nothing else calls in there.
 
 mod draft;
-mod known;
 mod lines;
 mod options;
+mod unsupported;
 mod value;
 
 use std::io;
@@ -14,8 +14,8 @@ use std::path::Path;
 
 use crate::{Job, TextError, nearest};
 use draft::Draft;
-use known::Known;
-use lines::{Line, What};
+use lines::{Line, LineContent};
+use unsupported::Unsupported;
 use value::Value;
 
 /// The contents of a job file.
@@ -85,14 +85,14 @@ impl JobFile {
         let mut parser = Parser { mode, surroundings, warnings: Vec::new(), without_effect: Vec::new() };
         let overrides = overrides.iter().map(|text| override_line(text)).collect::<Result<Vec<_>, _>>()?;
         let lines = lines::read(file, text, surroundings)?;
-        if let Some(Line { place, what: What::Option(name, _) }) = lines.first() {
+        if let Some(Line { place, what: LineContent::Option(name, _) }) = lines.first() {
             let what = format!("option '{}' stands before the first section; write '[global]' above it", shown(name));
             return Err(TextError { place: place.clone(), what });
         }
         let mut global = Draft::default();
         let mut jobs: Vec<Job> = Vec::new();
-        for section in lines.chunk_by(|_, next| matches!(next.what, What::Option(..))) {
-            let [Line { place, what: What::Section(name) }, options @ ..] = section else {
+        for section in lines.chunk_by(|_, next| matches!(next.what, LineContent::Option(..))) {
+            let [Line { place, what: LineContent::Section(name) }, options @ ..] = section else {
                 continue;
             };
             if name == "global" {
@@ -129,9 +129,9 @@ impl Parser<'_> {
     /// Applies the options of a section to `draft`. `kb_base` goes first, because it says how to read the other
     /// options.
     fn apply(&mut self, draft: &mut Draft, lines: &[Line]) -> Result<(), TextError> {
-        let is_base = |line: &&Line| matches!(&line.what, What::Option(name, _) if name == "kb_base");
+        let is_base = |line: &&Line| matches!(&line.what, LineContent::Option(name, _) if name == "kb_base");
         for line in lines.iter().filter(is_base).chain(lines.iter().filter(|line| !is_base(line))) {
-            if let What::Option(name, value) = &line.what {
+            if let LineContent::Option(name, value) = &line.what {
                 self.option(draft, &line.place, name, value.as_deref())?;
             }
         }
@@ -140,16 +140,18 @@ impl Parser<'_> {
 
     fn option(&mut self, draft: &mut Draft, place: &str, name: &str, text: Option<&str>) -> Result<(), TextError> {
         let fault = |what| TextError { place: place.to_owned(), what };
-        match known::find(name) {
-            Some(Known::WithoutEffect(name)) => {
+        match unsupported::find(name) {
+            Some(Unsupported::WithoutEffect(name)) => {
                 draft.record(name, place, text);
                 if !self.without_effect.contains(&name) {
                     self.without_effect.push(name);
                 }
                 return Ok(());
             }
-            Some(Known::Lacking { neutral, .. }) if text.is_some_and(|text| is_neutral(text, neutral)) => return Ok(()),
-            Some(Known::Lacking { name, instead, .. }) => {
+            Some(Unsupported::Lacking { neutral, .. }) if text.is_some_and(|text| is_neutral(text, neutral)) => {
+                return Ok(());
+            }
+            Some(Unsupported::Lacking { name, instead, .. }) => {
                 return self.refuse(fault(format!("{LACKS} '{name}'; {instead}")));
             }
             None => {}
@@ -197,7 +199,7 @@ fn is_neutral(text: &str, neutral: &str) -> bool {
 const LACKS: &str = "blkmq has no";
 
 fn unknown(name: &str) -> String {
-    let near = nearest(name, options::names().chain(known::names()));
+    let near = nearest(name, options::names().chain(unsupported::names()));
     let hint = near.map_or("see fio's manual for its options".to_owned(), |known| format!("did you mean '{known}'?"));
     format!("option '{}' is not known; {hint}", shown(name))
 }

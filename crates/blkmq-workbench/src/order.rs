@@ -26,7 +26,7 @@ mod bfq;
 mod decisions;
 mod driver;
 mod findings;
-mod kept;
+mod pending;
 mod plug;
 mod pools;
 mod processes;
@@ -46,7 +46,7 @@ pub use self::bfq::{Insertions, replay_bfq};
 pub use self::decisions::{Decision, Decisions, Line, Queue};
 use self::driver::InDriver;
 pub use self::findings::{Findings, replay};
-use self::kept::{Change, Kept};
+use self::pending::{Change, PendingChoice};
 use self::plug::Plugs;
 use self::pools::Pools;
 pub(crate) use self::processes::Members;
@@ -88,7 +88,7 @@ struct Replay<'a> {
     brought: Option<u64>,
     /// Requests that were inserted and not yet issued, the chosen request included.
     waiting: BTreeMap<RqId, Waiting>,
-    kept: Option<Kept>,
+    pending: Option<PendingChoice>,
     /// Tasks whose last action was a merge.
     merging: HashSet<u32>,
     in_driver: InDriver<Issued>,
@@ -136,7 +136,7 @@ impl<'a> Replay<'a> {
             plugs: Plugs::default(),
             brought: None,
             waiting: BTreeMap::new(),
-            kept: None,
+            pending: None,
             merging: HashSet::new(),
             in_driver: InDriver::default(),
             tally: Tally::default(),
@@ -208,7 +208,7 @@ impl<'a> Replay<'a> {
             }
             _ => {}
         }
-        let nr_changes = self.kept.as_ref().map_or(0, |kept| kept.since.len());
+        let nr_changes = self.pending.as_ref().map_or(0, |pending| pending.since.len());
         let awaited = "an issue (D); a trace is compared that has the actions queue, requeue, issue and complete";
         check_waiting(self.waiting.len().max(nr_changes), event, awaited)?;
         Ok(None)
@@ -230,8 +230,8 @@ impl<'a> Replay<'a> {
 
     /// Changes what waits in the scheduler: at once, or behind the choice that waits for its issue.
     fn change(&mut self, change: Change) {
-        match &mut self.kept {
-            Some(kept) => kept.since.push(change),
+        match &mut self.pending {
+            Some(pending) => pending.since.push(change),
             None => change.apply(&mut *self.scheduler),
         }
     }
@@ -274,18 +274,18 @@ impl<'a> Replay<'a> {
             return Choice { time: event.time, linux, ours: None };
         };
         self.look_ahead(event.time);
-        let kept = self.kept.take();
+        let pending = self.pending.take();
         let choice = Choice {
             time: event.time,
             linux: self.waiting[&linux].describe(event.time),
-            ours: kept.as_ref().map(|kept| kept.rq.describe(event.time)),
+            ours: pending.as_ref().map(|pending| pending.rq.describe(event.time)),
         };
-        if let Some(kept) = &kept {
-            self.pools.put_back(SchedDomain::of(kept.rq.info.op));
+        if let Some(pending) = &pending {
+            self.pools.put_back(SchedDomain::of(pending.rq.info.op));
         }
         self.pools.follow(SchedDomain::of(op(event)));
-        match kept {
-            Some(kept) => kept.settle(linux, &mut *self.scheduler),
+        match pending {
+            Some(pending) => pending.settle(linux, &mut *self.scheduler),
             None => assert!(self.scheduler.force(linux, jiffies(event.time)), "it waits"),
         }
         if let Some(rq) = self.waiting.remove(&linux) {
@@ -313,7 +313,7 @@ impl<'a> Replay<'a> {
 
     /// Lets the scheduler choose the request for the next issue, unless it has chosen already.
     fn look_ahead(&mut self, time: u64) {
-        if self.kept.is_some() || self.scheduler.len() == 0 {
+        if self.pending.is_some() || self.scheduler.len() == 0 {
             return;
         }
         if self.scheduler.feedback() == FeedbackKind::Sums {
@@ -321,8 +321,8 @@ impl<'a> Replay<'a> {
         }
         let at = jiffies(time);
         let chosen = self.scheduler.peek(&mut self.pools, at);
-        self.kept = chosen.map(|chosen| Kept { chosen, rq: self.waiting[&chosen], at, since: Vec::new() });
-        if self.kept.is_none() {
+        self.pending = chosen.map(|chosen| PendingChoice { chosen, rq: self.waiting[&chosen], at, since: Vec::new() });
+        if self.pending.is_none() {
             // A look for aged requests that finds none may have begun a batch, and one for a token may have ended one.
             self.scheduler.dispatch(&mut self.pools, at);
         }
@@ -352,7 +352,8 @@ impl<'a> Replay<'a> {
     /// fits.
     fn find(&self, event: &Event) -> Option<RqId> {
         let fits = |rq: &Waiting| rq.info.sector == event.sector && rq.info.op == op(event);
-        let ours = self.kept.as_ref().map(|kept| kept.chosen).filter(|id| self.waiting.get(id).is_some_and(fits));
+        let ours =
+            self.pending.as_ref().map(|pending| pending.chosen).filter(|id| self.waiting.get(id).is_some_and(fits));
         ours.or_else(|| self.waiting.iter().find(|(_, rq)| fits(rq)).map(|(id, _)| *id))
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use blkmq::{Bio, Buffer, Buffers, Completion, Flags, IoPriority, Op, RejectReason, Rejected, Status, Submitter, Time};
 
-use super::pattern::Step;
+use super::pattern::Operation;
 use super::plan::{Plan, SECTOR};
 use super::range_locks::{RangeLocks, Ticket};
 use super::recorder::device_ns;
@@ -20,7 +20,7 @@ use crate::job::Direction;
 /// An operation of the job that is not over.
 #[derive(Debug)]
 struct Work {
-    step: Step,
+    operation: Operation,
     /// The flags of its last request.
     flags: Flags,
     /// The job's buffer, beside that of the blocks. `None` if the operation is whole blocks: the device has the job's
@@ -96,18 +96,18 @@ impl Partials {
     pub(super) fn submit(
         &mut self,
         submitter: &mut Submitter,
-        step: Step,
+        operation: Operation,
         flags: Flags,
         priority: Option<IoPriority>,
         buffers: Buffers,
     ) {
-        let blocks = self.around(&step);
-        let is_whole = blocks.end - blocks.start == step.bytes;
+        let blocks = self.around(&operation);
+        let is_whole = blocks.end - blocks.start == operation.bytes;
         let place = self.places.pop().unwrap_or_else(|| {
             self.works.push(None);
             self.works.len() - 1
         });
-        let (op, flags_of_first, data, buffers) = match (step.direction, buffers) {
+        let (op, flags_of_first, data, buffers) = match (operation.direction, buffers) {
             (Direction::Trim, _) => (Op::Discard, flags, None, Buffers::None),
             (Direction::Write, buffers) if is_whole => (Op::Write, flags, None, buffers),
             (Direction::Read, buffers) if is_whole => (Op::Read, flags, None, buffers),
@@ -116,9 +116,9 @@ impl Partials {
         };
         let (sector, nr_sectors) = (blocks.start / SECTOR, (blocks.end - blocks.start) / SECTOR);
         let bio = Bio { op, sector, nr_sectors, flags: flags_of_first, priority, buffers, user_data: place as u64 + 1 };
-        let mut work = Work { step, flags, data, lock: None, submitted: None, device_ns: 0, next: Some(bio) };
+        let mut work = Work { operation, flags, data, lock: None, submitted: None, device_ns: 0, next: Some(bio) };
         let mut is_granted = true;
-        if step.direction != Direction::Read
+        if operation.direction != Direction::Read
             && let Some(locks) = &self.locks
         {
             let ticket;
@@ -165,8 +165,8 @@ impl Partials {
     }
 
     /// The blocks that an operation lies in, as a range of bytes.
-    fn around(&self, step: &Step) -> Range<u64> {
-        step.at - step.at % self.block..step.end().next_multiple_of(self.block)
+    fn around(&self, operation: &Operation) -> Range<u64> {
+        operation.at - operation.at % self.block..operation.end().next_multiple_of(self.block)
     }
 
     /// A buffer for these blocks. It is zeroed, so that a device that does not fill it leaves nothing that looks right.
@@ -225,13 +225,13 @@ impl Partials {
         let work = self.works[place].as_mut().expect("a work ends with its last request");
         work.device_ns += device_ns;
         let submitted = *work.submitted.get_or_insert(submitted);
-        let is_first_of_two = work.step.direction == Direction::Write && bio.op == Op::Read;
+        let is_first_of_two = work.operation.direction == Direction::Write && bio.op == Op::Read;
         if !is_first_of_two || !status.is_ok() {
             return Some(self.finish(place, bio.op, bio.buffers, status, (submitted, completed)));
         }
         let mut write = Bio { op: Op::Write, flags: work.flags, ..bio };
         if let (Buffers::One(blocks), Some(data)) = (&mut write.buffers, &work.data) {
-            let skip = (work.step.at % self.block) as usize;
+            let skip = (work.operation.at % self.block) as usize;
             blocks[skip..skip + data.len()].copy_from_slice(data);
         }
         work.next = Some(write);
@@ -250,30 +250,30 @@ impl Partials {
         status: Status,
         (submitted, completed): (Time, Time),
     ) -> Finished {
-        let Work { step, data, lock, device_ns, .. } = self.works[place].take().expect("a work ends once");
+        let Work { operation, data, lock, device_ns, .. } = self.works[place].take().expect("a work ends once");
         self.places.push(place);
         if let (Some(locks), Some(ticket)) = (&self.locks, lock) {
             locks.release(ticket);
         }
-        let is_read = step.direction == Direction::Read;
+        let is_read = operation.direction == Direction::Read;
         if let Some(mut data) = data {
             if let Buffers::One(blocks) = std::mem::take(&mut buffers) {
-                let skip = (step.at % self.block) as usize;
+                let skip = (operation.at % self.block) as usize;
                 if is_read {
-                    data.copy_from_slice(&blocks[skip..skip + step.bytes as usize]);
+                    data.copy_from_slice(&blocks[skip..skip + operation.bytes as usize]);
                 }
                 self.spare.push(blocks);
             }
             buffers = Buffers::One(data);
         }
         Finished {
-            op: match step.direction {
+            op: match operation.direction {
                 Direction::Read => Op::Read,
                 Direction::Write => Op::Write,
                 Direction::Trim => Op::Discard,
             },
-            at: step.at,
-            bytes: step.bytes,
+            at: operation.at,
+            bytes: operation.bytes,
             status,
             failed_in_read: op == Op::Read && !is_read,
             completed,

@@ -11,7 +11,7 @@ use place::Places;
 
 /// An operation that has to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct Operation {
     pub(super) direction: Direction,
     /// First byte on the device.
     pub(super) at: u64,
@@ -19,7 +19,7 @@ pub(super) struct Step {
     pub(super) bytes: u64,
 }
 
-impl Step {
+impl Operation {
     /// The byte after the last one.
     pub(super) fn end(&self) -> u64 {
         self.at + self.bytes
@@ -46,7 +46,7 @@ pub(super) struct Pattern {
     following: ByDirection<u64>,
     run: ByDirection<u32>,
     /// The block that was trimmed and has to be written next.
-    trimmed: Option<Step>,
+    trimmed: Option<Operation>,
     /// What the operations have in common, if they differ only in their random places.
     alike: Option<Alike>,
     /// How many such operations are left of this pass.
@@ -188,13 +188,13 @@ impl Pattern {
 
     /// The next operation of this pass. `None` when the pass is over. `turn` may replace the direction that a mixture
     /// has drawn.
-    pub(super) fn next(&mut self, turn: impl FnOnce(Direction) -> Direction) -> Option<Step> {
+    pub(super) fn next(&mut self, turn: impl FnOnce(Direction) -> Direction) -> Option<Operation> {
         if self.left.1 == 0 {
             return None;
         }
         if let Some(trimmed) = self.trimmed.take() {
             self.left.1 -= 1;
-            return Some(Step { direction: Direction::Write, ..trimmed });
+            return Some(Operation { direction: Direction::Write, ..trimmed });
         }
         let direction = match self.operations {
             Operations::Only(direction) => direction,
@@ -223,7 +223,7 @@ impl Pattern {
             // A step backwards past the start continues from the end.
             self.following[direction] = self.len - self.len % self.smallest - self.smallest;
         }
-        let step = Step { direction, at: self.start + at, bytes: len };
+        let step = Operation { direction, at: self.start + at, bytes: len };
         if self.operations == Operations::TrimWrite {
             self.trimmed = Some(step);
         }

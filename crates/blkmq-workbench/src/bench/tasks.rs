@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use blkmq::{Time, VirtualClock};
 
 use super::BenchError;
-use super::worker::{Turn, Worker};
+use super::worker::{RoundResult, Worker};
 
 /// If this many rounds happen at one moment, the device is taken for one that needs no time.
 const TIMELESS_ROUNDS: u64 = 1_000_000;
@@ -22,12 +22,12 @@ pub(super) fn run(workers: &mut [Worker], clock: &VirtualClock, stop: &AtomicBoo
         let (front, back) = workers.split_at_mut(first);
         for worker in back.iter_mut().chain(front) {
             match worker.turn(stop) {
-                Turn::Busy => (is_busy, is_over) = (true, false),
-                Turn::Waits(until) => {
+                RoundResult::Busy => (is_busy, is_over) = (true, false),
+                RoundResult::Waits(until) => {
                     is_over = false;
                     next = [next, until].into_iter().flatten().min();
                 }
-                Turn::Over => {}
+                RoundResult::Over => {}
             }
         }
         if is_over {

@@ -11,7 +11,7 @@ use nix::sys::prctl::set_timerslack;
 
 use super::cpu::thread_cpu_ns;
 use super::outcome::JobOutcome;
-use super::worker::{Turn, Worker};
+use super::worker::{RoundResult, Worker};
 
 /// Nanoseconds: a sleep until the job's next operation ends so long before it, because waking up takes time. So does a
 /// sleep until the device's next event, if there is a processor for each thread of the run: such threads take no
@@ -89,9 +89,9 @@ fn run_one(
     let mut idle = Idle::new(has_processor);
     loop {
         match worker.turn(stop) {
-            Turn::Busy => idle.end(&mut worker),
-            Turn::Waits(until) => idle.wait(&mut worker, until),
-            Turn::Over => break,
+            RoundResult::Busy => idle.end(&mut worker),
+            RoundResult::Waits(until) => idle.wait(&mut worker, until),
+            RoundResult::Over => break,
         }
     }
     worker.into_outcome()

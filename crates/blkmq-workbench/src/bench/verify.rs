@@ -8,7 +8,7 @@ use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 
-use super::pattern::Step;
+use super::pattern::Operation;
 use super::plan::{HEADER, mix};
 use crate::job::Direction;
 
@@ -89,19 +89,19 @@ impl Verifier {
 
     /// Whether an operation has bytes in common with an outstanding one. Such operations must not be outstanding at
     /// the same time, because what they leave would depend on their order.
-    pub(super) fn overlaps(&self, step: &Step) -> bool {
-        self.in_flight.iter().any(|(first, last)| step.at < *last && *first < step.end())
+    pub(super) fn overlaps(&self, operation: &Operation) -> bool {
+        self.in_flight.iter().any(|(first, last)| operation.at < *last && *first < operation.end())
     }
 
     /// Prepares the buffer of an operation that is submitted next.
-    pub(super) fn prepare(&mut self, step: &Step, buffer: &mut [u8]) {
-        if step.direction == Direction::Write {
+    pub(super) fn prepare(&mut self, operation: &Operation, buffer: &mut [u8]) {
+        if operation.direction == Direction::Write {
             self.number += 1;
         }
-        let interval = if self.interval == 0 { step.bytes } else { self.interval };
-        let mut place = step.at;
+        let interval = if self.interval == 0 { operation.bytes } else { self.interval };
+        let mut place = operation.at;
         for block in buffer.chunks_mut(usize::try_from(interval).unwrap_or(usize::MAX)) {
-            match step.direction {
+            match operation.direction {
                 Direction::Write => self.fill(block, place),
                 // Without this, bytes that the device does not fill might look right.
                 Direction::Read | Direction::Trim => block[..HEADER].fill(0),
@@ -111,16 +111,16 @@ impl Verifier {
     }
 
     /// Called when the queue took an operation.
-    pub(super) fn submitted(&mut self, step: &Step) {
-        self.in_flight.push((step.at, step.end()));
-        if step.direction != Direction::Read {
-            self.forget(step);
+    pub(super) fn submitted(&mut self, operation: &Operation) {
+        self.in_flight.push((operation.at, operation.end()));
+        if operation.direction != Direction::Read {
+            self.forget(operation);
         }
-        if step.direction == Direction::Write {
-            self.unread.push_back((step.at, step.bytes, self.number));
-            let interval = if self.interval == 0 { step.bytes } else { self.interval };
-            let mut at = step.at;
-            while at < step.end() {
+        if operation.direction == Direction::Write {
+            self.unread.push_back((operation.at, operation.bytes, self.number));
+            let interval = if self.interval == 0 { operation.bytes } else { self.interval };
+            let mut at = operation.at;
+            while at < operation.end() {
                 self.written.insert(at, (interval, self.number));
                 at += interval;
             }
@@ -128,11 +128,11 @@ impl Verifier {
     }
 
     /// Forgets the blocks that an operation overwrites, also those of which it overwrites only a part.
-    fn forget(&mut self, step: &Step) {
-        let end = step.end();
+    fn forget(&mut self, operation: &Operation) {
+        let end = operation.end();
         while let Some((first, (bytes, _))) =
             self.written.range(..end).next_back().map(|(first, block)| (*first, *block))
-            && first + bytes > step.at
+            && first + bytes > operation.at
         {
             self.written.remove(&first);
         }
@@ -224,10 +224,10 @@ impl Verifier {
     }
 
     /// The read that shows what the oldest write left, unless it was overwritten meanwhile.
-    pub(super) fn next_read(&mut self) -> Option<Step> {
+    pub(super) fn next_read(&mut self) -> Option<Operation> {
         while let Some((at, bytes, number)) = self.unread.pop_front() {
             if self.written.get(&at).is_some_and(|(_, latest)| *latest == number) {
-                return Some(Step { direction: Direction::Read, at, bytes });
+                return Some(Operation { direction: Direction::Read, at, bytes });
             }
         }
         None
@@ -242,7 +242,7 @@ mod tests {
         Verifier::new(interval, 1, true, false)
     }
 
-    const WRITE: Step = Step { direction: Direction::Write, at: 32768, bytes: 8192 };
+    const WRITE: Operation = Operation { direction: Direction::Write, at: 32768, bytes: 8192 };
 
     fn written(verifier: &mut Verifier) -> Vec<u8> {
         let mut buffer = vec![0; 8192];
@@ -290,7 +290,7 @@ mod tests {
     fn what_was_trimmed_or_overwritten_in_part_is_not_expected() {
         let mut verifier = verifier(0);
         let buffer = written(&mut verifier);
-        let trim = Step { direction: Direction::Trim, at: WRITE.at + 4096, bytes: 4096 };
+        let trim = Operation { direction: Direction::Trim, at: WRITE.at + 4096, bytes: 4096 };
         verifier.submitted(&trim);
         assert_eq!(wrong(&verifier, &vec![0; buffer.len()]).0, 0);
         assert_eq!(verifier.next_read(), None);
@@ -300,7 +300,7 @@ mod tests {
     fn operations_that_touch_overlap() {
         let mut verifier = verifier(0);
         written(&mut verifier);
-        let read = |at, bytes| Step { direction: Direction::Read, at, bytes };
+        let read = |at, bytes| Operation { direction: Direction::Read, at, bytes };
         let (first, end) = (WRITE.at, WRITE.end());
         assert!(verifier.overlaps(&read(end - 1, 1)) && verifier.overlaps(&read(first - 9, 10)));
         assert!(verifier.overlaps(&read(0, 100_000)));
@@ -323,7 +323,7 @@ mod tests {
                 .ends_with("it was written for byte 32768")
         );
         let mut stale = buffer.clone();
-        reader.prepare(&Step { direction: Direction::Read, ..WRITE }, &mut stale);
+        reader.prepare(&Operation { direction: Direction::Read, ..WRITE }, &mut stale);
         assert_eq!(wrong(&reader, &stale).0, 1, "a device that does not fill the buffer is noticed");
     }
 }

@@ -18,7 +18,7 @@ use super::cpu::Usage;
 use super::outcome::JobOutcome;
 use super::pace::Pace;
 use super::partial::Partials;
-use super::pattern::{Pattern, Step};
+use super::pattern::{Operation, Pattern};
 use super::plan::{Plan, SECTOR};
 use super::progress::Cell;
 use super::recorder::Recorder;
@@ -38,7 +38,7 @@ const ALL: u64 = u64::MAX;
 
 /// The result of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum RoundResult {
     /// Something was submitted, or something was over.
     Busy,
     /// Nothing can be done until an operation completes, or until this time.
@@ -60,7 +60,7 @@ enum Halt {
 
 /// What happens when nothing is outstanding any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Then {
+enum NextPhase {
     /// The next operation.
     Submit,
     /// A pause until this time, which begins when nothing is outstanding.
@@ -96,7 +96,7 @@ pub(super) struct Worker {
     /// reads, or has partial operations.
     is_watched: bool,
     /// The next operation, chosen but not submitted.
-    held: Option<Step>,
+    held: Option<Operation>,
     /// Outstanding operations; and how many of them are still in the plug.
     outstanding: u32,
     plugged: u32,
@@ -105,7 +105,7 @@ pub(super) struct Worker {
     taken: u32,
     /// Once the worker is full, it submits again when no more than this many operations are outstanding.
     floor: u32,
-    then: Then,
+    then: NextPhase,
     /// No operation is submitted before this time.
     pause: Option<Time>,
     loops_left: u64,
@@ -176,7 +176,7 @@ impl Worker {
             wanted: 0,
             taken: 0,
             floor: job.iodepth,
-            then: Then::Submit,
+            then: NextPhase::Submit,
             pause: None,
             loops_left: job.loops,
             read_back: 0,
@@ -218,9 +218,9 @@ impl Worker {
     }
 
     /// One round: takes completions, then submits what may be submitted. Does not block.
-    pub(super) fn turn(&mut self, stop: &AtomicBool) -> Turn {
+    pub(super) fn turn(&mut self, stop: &AtomicBool) -> RoundResult {
         if self.is_over {
-            return Turn::Over;
+            return RoundResult::Over;
         }
         self.rounds += 1;
         if self.rounds >= CLOCK_ROUNDS {
@@ -236,9 +236,9 @@ impl Worker {
             self.pass_mark();
         }
         if self.wanted > 0 {
-            return if taken { Turn::Busy } else { self.wait_for(None) };
+            return if taken { RoundResult::Busy } else { self.wait_for(None) };
         }
-        if self.outstanding == 0 && self.then != Then::Submit {
+        if self.outstanding == 0 && self.then != NextPhase::Submit {
             return self.go_on();
         }
         let before = self.outstanding;
@@ -252,11 +252,11 @@ impl Worker {
                 // Operations that complete during the pause are taken during the pause.
                 let some = self.outstanding > 0 && self.take(u32::MAX) > 0;
                 let spins = self.has_thread && self.think.as_ref().is_some_and(|think| think.spins(self.now));
-                return if some || spins { Turn::Busy } else { self.wait_for(Some(time)) };
+                return if some || spins { RoundResult::Busy } else { self.wait_for(Some(time)) };
             }
             Halt::Due(_) => {}
         }
-        Turn::Busy
+        RoundResult::Busy
     }
 
     /// Whether the worker goes on only when all that is outstanding is over.
@@ -265,10 +265,10 @@ impl Worker {
     }
 
     /// Called when nothing more can be done now.
-    fn wait_for(&mut self, time: Option<Time>) -> Turn {
+    fn wait_for(&mut self, time: Option<Time>) -> RoundResult {
         self.look_at_clock();
         let until = if self.is_over { None } else { Some(self.mark) };
-        Turn::Waits(match (time, until) {
+        RoundResult::Waits(match (time, until) {
             (Some(time), Some(until)) => Some(time.min(until)),
             (time, until) => time.or(until),
         })
@@ -416,8 +416,8 @@ impl Worker {
         self.held = None;
         self.pause = None;
         self.read_back = 0;
-        if self.then != Then::Over {
-            self.then = Then::Over;
+        if self.then != NextPhase::Over {
+            self.then = NextPhase::Over;
             // Completions that are being taken at this moment may count as wanted ones. The floor of 0 makes sure that
             // the worker waits for all operations.
             self.want(self.outstanding, 0);

@@ -12,12 +12,12 @@ pub(super) struct Line {
     /// File and line number.
     pub(super) place: String,
     /// The contents of the line.
-    pub(super) what: What,
+    pub(super) what: LineContent,
 }
 
 /// The contents of a line.
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum LineContent {
     /// `[name]`.
     Section(String),
     /// `name=value`, or a name alone.
@@ -69,17 +69,17 @@ impl Reader<'_> {
     }
 }
 
-fn section(line: &str) -> Result<What, String> {
+fn section(line: &str) -> Result<LineContent, String> {
     match line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).map(str::trim) {
-        Some(name) if !name.is_empty() && !name.contains([']', '[']) => Ok(What::Section(name.to_owned())),
+        Some(name) if !name.is_empty() && !name.contains([']', '[']) => Ok(LineContent::Section(name.to_owned())),
         _ => Err(format!("'{}' is no section: a job starts with its name in brackets, as in '[reader]'", shown(line))),
     }
 }
 
 /// Splits `name=value`.
-pub(super) fn option(line: &str) -> Result<What, String> {
+pub(super) fn option(line: &str) -> Result<LineContent, String> {
     let Some((name, value)) = line.split_once('=') else {
-        return Ok(What::Option(line.to_owned(), None));
+        return Ok(LineContent::Option(line.to_owned(), None));
     };
     if name.is_empty() || name.ends_with(char::is_whitespace) || value.starts_with(char::is_whitespace) {
         let example = if name.trim().is_empty() { "rw" } else { name.trim() };
@@ -89,7 +89,7 @@ pub(super) fn option(line: &str) -> Result<What, String> {
             shown(example)
         ));
     }
-    Ok(What::Option(name.to_owned(), Some(value.to_owned())))
+    Ok(LineContent::Option(name.to_owned(), Some(value.to_owned())))
 }
 
 /// Replaces `${NAME}` by the environment's variable, and `$ncpus`, `$pagesize` and `$mb_memory` by the machine's

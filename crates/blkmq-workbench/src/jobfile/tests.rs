@@ -408,7 +408,7 @@ fn a_lacking_option_is_answered_by_what_to_write_instead() {
         assert!(error.contains("line 2: blkmq has no '") && error.contains(advice), "{error}");
     }
     // An advice names options that a job obeys.
-    for advice in known::advices() {
+    for advice in unsupported::advices() {
         for quoted in advice.split('\'').skip(1).step_by(2).filter(|text| !text.starts_with("blkmq ")) {
             let option = quoted.strip_prefix("--option ").unwrap_or(quoted).replace("SKIP", "4k");
             if !option.starts_with("--") {
@@ -462,10 +462,10 @@ fn overrides_come_last_and_reach_every_job() {
 /// Red if a name is in two tables, or in one table twice: one entry would hide the other.
 #[test]
 fn no_option_is_there_twice() {
-    let mut names: Vec<_> = options::names().chain(known::names()).collect();
+    let mut names: Vec<_> = options::names().chain(unsupported::names()).collect();
     names.sort_unstable();
     let count = names.len();
     names.dedup();
     assert_eq!(names.len(), count);
-    assert!(options::names().all(|name| known::find(name).is_none()));
+    assert!(options::names().all(|name| unsupported::find(name).is_none()));
 }

@@ -21,7 +21,7 @@ pub(super) const MOST_AHEAD: usize = 64;
 
 /// What became of a client's operations.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Noted {
+pub(super) struct ClientResult {
     /// How long the counted operations took.
     pub(super) latency: Latency,
     /// Operations and bytes that were counted: those that were over after the warm-up and before the end.
@@ -62,7 +62,7 @@ pub(super) struct Worker {
     /// The step of the script that is next, and the read that has to be over before it.
     step: usize,
     awaited: Option<RqId>,
-    pub(super) noted: Noted,
+    pub(super) result: ClientResult,
 }
 
 /// The times between which operations are counted.
@@ -100,7 +100,7 @@ impl Worker {
             thought: (0..nr_thinking).map(|_| Reverse(begin)).collect(),
             step: 0,
             awaited: None,
-            noted: Noted::default(),
+            result: ClientResult::default(),
         }
     }
 
@@ -249,14 +249,14 @@ impl Worker {
     /// Notes one operation. Returns whether it counts.
     fn note(&mut self, done: &Completion, window: Window) -> bool {
         let completed = done.completed;
-        let noted = &mut self.noted;
-        noted.longest_wait_ns = noted.longest_wait_ns.max(done.issued.since(done.submitted));
-        noted.longest_device_ns = noted.longest_device_ns.max(completed.since(done.issued));
+        let result = &mut self.result;
+        result.longest_wait_ns = result.longest_wait_ns.max(done.issued.since(done.submitted));
+        result.longest_device_ns = result.longest_device_ns.max(completed.since(done.issued));
         if let Pace::Thinking(ns) = self.plan.pace {
             self.thought.push(Reverse(completed.after(ns)));
         }
         if self.plan.is_logged {
-            noted.log.push((completed.since(self.start), done.issued.since(done.submitted)));
+            result.log.push((completed.since(self.start), done.issued.since(done.submitted)));
         }
         if self.awaited == Some(done.id) {
             self.awaited = None;
@@ -264,16 +264,16 @@ impl Worker {
             if let Pace::Script(steps) = &self.plan.pace {
                 match steps.get(self.step) {
                     Some(step) => self.due = completed.after(step.think_ns),
-                    None => noted.script_ns = Some(completed.since(self.begin)),
+                    None => result.script_ns = Some(completed.since(self.begin)),
                 }
             }
         }
         if completed < window.from || completed > window.to {
             return false;
         }
-        noted.operations += 1;
-        noted.bytes += done.bio.nr_sectors * SECTOR;
-        noted.latency.record(completed.since(Time(done.bio.user_data)));
+        result.operations += 1;
+        result.bytes += done.bio.nr_sectors * SECTOR;
+        result.latency.record(completed.since(Time(done.bio.user_data)));
         true
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use blkmq::sched::GroupId;
 use blkmq::{Client, Clock, IoPriority, QueueError, RequestQueue, Time};
 
-use super::client::{Noted, Window, Worker};
+use super::client::{ClientResult, Window, Worker};
 use super::error::JudgeError;
 use super::load::{End, Group, Load};
 use crate::buffers::BufferPool;
@@ -32,7 +32,7 @@ const NUDGE_NS: u64 = 10_000_000;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Outcome {
     /// In the order of the load's clients.
-    pub(super) clients: Vec<Noted>,
+    pub(super) clients: Vec<ClientResult>,
     /// Nanoseconds that were counted.
     pub(super) counted_ns: u64,
     /// Nanoseconds of these in which the device had nothing and requests waited, though the scheduler had not asked for
@@ -106,7 +106,7 @@ pub(super) fn run(
         return Err(error);
     }
     let Run { workers, mut outcome, .. } = run;
-    outcome.clients = workers.into_iter().map(|worker| worker.noted).collect();
+    outcome.clients = workers.into_iter().map(|worker| worker.result).collect();
     Ok(outcome)
 }
 

@@ -30,7 +30,7 @@ pub(super) struct Reader<'a> {
     /// The time of the first operation.
     origin: u64,
     /// The operations that have not completed, by number.
-    followed: BTreeMap<u64, Followed>,
+    followed: BTreeMap<u64, OpenOperation>,
     /// Pieces that have not completed, by direction and first sector, the oldest first.
     pieces: HashMap<(bool, u64), VecDeque<Piece>>,
     /// Flushes that have not completed. Flushes have no sectors.
@@ -53,7 +53,7 @@ struct Task {
 
 /// An operation that has not completed.
 #[derive(Debug, Clone, Copy)]
-struct Followed {
+struct OpenOperation {
     process: usize,
     record: Record,
     /// How many pieces of it have not completed.
@@ -205,7 +205,7 @@ impl<'a> Reader<'a> {
         } else if let Some(end) = event.sector.checked_add(operation.nr_sectors) {
             self.add_piece(event.is_write(), event.sector, Piece { operation: number, end });
         }
-        self.followed.insert(number, Followed { process, record, left: 1, is_held: true });
+        self.followed.insert(number, OpenOperation { process, record, left: 1, is_held: true });
         self.abandon_before((number + 1).saturating_sub(FOLLOWED))
     }
 
@@ -232,13 +232,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Called when an operation is followed no more. It then counts as in no plug.
-    fn abandon(&mut self, number: u64, followed: Followed) -> io::Result<()> {
+    fn abandon(&mut self, number: u64, followed: OpenOperation) -> io::Result<()> {
         if followed.is_held { self.leave_plug(number, &followed) } else { Ok(()) }
     }
 
     /// Called when it is known when an operation left its plug.
-    fn leave_plug(&mut self, number: u64, followed: &Followed) -> io::Result<()> {
-        let Followed { process, record, .. } = *followed;
+    fn leave_plug(&mut self, number: u64, followed: &OpenOperation) -> io::Result<()> {
+        let OpenOperation { process, record, .. } = *followed;
         let held = &mut self.tasks[process].held;
         if let Ok(at) = held.binary_search(&number) {
             held.remove(at);
@@ -313,7 +313,7 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         let followed = followed.remove();
-        let Followed { process, record, .. } = followed;
+        let OpenOperation { process, record, .. } = followed;
         let end = event.time.saturating_sub(self.origin);
         self.traced.completed += 1;
         self.traced.latencies.record(record.op(), end.saturating_sub(record.time));

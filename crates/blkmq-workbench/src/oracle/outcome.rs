@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::client::Client;
 use super::load;
 use super::recording::Recording;
-use super::world::{Device, Done, World};
+use super::world::{CompletedRequest, Device, World};
 use crate::TextError;
 use crate::order::as_linuxs;
 
@@ -93,11 +93,11 @@ impl Outcome {
             nr_requests: settings.nr_requests()? as usize,
         };
         let (done, expired) = World::new(bfq, clients, device).run();
-        let fares = fares(&is_bounded, &done);
+        let results = results(&is_bounded, &done);
         let mut jobs = Vec::new();
-        for (name, fare) in names.into_iter().zip(fares) {
+        for (name, result) in names.into_iter().zip(results) {
             let spread = linux.job(&name)?;
-            jobs.push(fare.compare(name, &spread));
+            jobs.push(result.compare(name, &spread));
         }
         Ok(Some(Self { jobs, expired: expirations(&expired, &linux) }))
     }
@@ -148,14 +148,14 @@ impl Recorded {
 
 /// What one job got here.
 #[derive(Debug, Clone, Default)]
-struct Fare {
+struct JobResult {
     share: f64,
     /// Of each request, in nanoseconds, sorted.
     latencies: Vec<u64>,
 }
 
 /// What each job got. Shares count while all jobs run, other than those that end after so many requests.
-fn fares(is_bounded: &[bool], done: &[Done]) -> Vec<Fare> {
+fn results(is_bounded: &[bool], done: &[CompletedRequest]) -> Vec<JobResult> {
     let nr_jobs = is_bounded.len();
     let lasting = || (0..nr_jobs).filter(|job| !is_bounded[*job]);
     let own = |job: usize| done.iter().filter(move |rq| rq.client == job);
@@ -167,15 +167,15 @@ fn fares(is_bounded: &[bool], done: &[Done]) -> Vec<Fare> {
         own(job).filter(|rq| (begin..=end).contains(&rq.completed)).map(|rq| u64::from(rq.nr_sectors)).sum()
     };
     let all: u64 = (0..nr_jobs).map(sectors).sum();
-    let fare = |job: usize| {
+    let result = |job: usize| {
         let mut latencies: Vec<u64> = own(job).map(|rq| rq.completed - rq.inserted).collect();
         latencies.sort_unstable();
-        Fare { share: sectors(job) as f64 / all.max(1) as f64, latencies }
+        JobResult { share: sectors(job) as f64 / all.max(1) as f64, latencies }
     };
-    (0..nr_jobs).map(fare).collect()
+    (0..nr_jobs).map(result).collect()
 }
 
-impl Fare {
+impl JobResult {
     /// Shares may lie 0.02 and 5 % beyond Linux's spread, mean latencies 15 % and 99th percentiles 30 %.
     fn compare(&self, job: String, linux: &SpreadOfJob) -> JobOutcome {
         let beyond = |(least, most): (f64, f64), part: f64| (least * (1.0 - part), most * (1.0 + part));

@@ -60,7 +60,7 @@ impl Score {
 #[derive(Debug, Default)]
 pub struct Scoring {
     score: Score,
-    book: Book,
+    waiting_requests: WaitingRequests,
     matching: Matching,
     /// What our scheduler answered, until Linux does.
     asked: Option<Answer>,
@@ -73,7 +73,7 @@ impl Scoring {
         replayed.expired.iter().for_each(|expired| self.matching.ours(expired));
         let known = match &replayed.step {
             Step::Event(event) => {
-                self.book.hear(event);
+                self.waiting_requests.hear(event);
                 (event.action == Action::Complete).then_some(event.time)
             }
             Step::Line(line) => {
@@ -116,8 +116,8 @@ impl Scoring {
 
     /// Linux answered: with the request at this sector, or with nothing.
     fn answer(&mut self, sector: Option<u64>, ours: Answer) {
-        let Self { score, book, .. } = self;
-        let linux = match sector.map(|sector| book.places.get(&sector).map(|(_, queue)| *queue)) {
+        let Self { score, waiting_requests, .. } = self;
+        let linux = match sector.map(|sector| waiting_requests.places.get(&sector).map(|(_, queue)| *queue)) {
             // The recording began with this request already waiting.
             Some(None) => return,
             Some(known) => known,
@@ -125,30 +125,30 @@ impl Scoring {
         };
         let is_alike = ours.rq.map(|(queue, _)| queue) == linux;
         if let (Some(queue), true) = (linux, is_alike)
-            && book.waiting.get(&queue).copied().unwrap_or(0) >= 2
+            && waiting_requests.waiting.get(&queue).copied().unwrap_or(0) >= 2
         {
             score.inside.add(ours.rq.map(|(_, sector)| sector) == sector);
         }
-        let processes = book.waiting.values().filter(|count| **count != 0).count();
+        let processes = waiting_requests.waiting.values().filter(|count| **count != 0).count();
         if processes >= 2 || processes == 1 && linux.is_none() {
             let kind = match linux {
                 None => &mut score.nothing,
-                Some(_) if linux == book.last => &mut score.stay,
+                Some(_) if linux == waiting_requests.last => &mut score.stay,
                 Some(_) => &mut score.switch,
             };
             kind.add(is_alike);
         }
         if let (Some(queue), Some(sector)) = (linux, sector) {
-            *book.waiting.entry(queue).or_default() -= 1;
-            book.places.remove(&sector);
-            book.last = Some(queue);
+            *waiting_requests.waiting.entry(queue).or_default() -= 1;
+            waiting_requests.places.remove(&sector);
+            waiting_requests.last = Some(queue);
         }
     }
 }
 
 /// What waits, by a book of its own: whose request begins at a sector, and how many each process has.
 #[derive(Debug, Default)]
-struct Book {
+struct WaitingRequests {
     /// Each with the number of its insertion.
     places: HashMap<u64, (u64, Queue)>,
     nr_insertions: u64,
@@ -157,7 +157,7 @@ struct Book {
     last: Option<Queue>,
 }
 
-impl Book {
+impl WaitingRequests {
     fn hear(&mut self, event: &Event) {
         match event.action {
             Action::Insert => {

@@ -34,7 +34,7 @@ const TICK_NS: u64 = 4_000_000;
 
 /// A request of the past.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Done {
+pub(super) struct CompletedRequest {
     /// Whose it was: the place of the client.
     pub(super) client: usize,
     pub(super) nr_sectors: u32,
@@ -45,7 +45,7 @@ pub(super) struct Done {
 
 /// What happens at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Next {
+enum WorldEvent {
     Complete(RqId),
     Submit(usize),
     /// The processor may issue, or ask.
@@ -100,7 +100,7 @@ pub(super) struct World {
     device: Device,
     now: u64,
     /// What comes, by time. The number keeps the order of what comes at one time.
-    next: BinaryHeap<Reverse<(u64, u64, Next)>>,
+    next: BinaryHeap<Reverse<(u64, u64, WorldEvent)>>,
     count: u64,
     /// All requests so far, by their ids.
     rqs: Vec<Rq>,
@@ -115,7 +115,7 @@ pub(super) struct World {
     asking: Asking,
     /// The timer of the scheduler that is set, in nanoseconds.
     timer: Option<u64>,
-    done: Vec<Done>,
+    done: Vec<CompletedRequest>,
 }
 
 impl World {
@@ -142,7 +142,7 @@ impl World {
     }
 
     /// Runs all processes to their ends: the requests in the order in which they completed, and what was expired.
-    pub(super) fn run(mut self) -> (Vec<Done>, Vec<Expiration>) {
+    pub(super) fn run(mut self) -> (Vec<CompletedRequest>, Vec<Expiration>) {
         for client in 0..self.clients.len() {
             self.plan(client);
         }
@@ -150,11 +150,11 @@ impl World {
         while let Some(Reverse((time, _, next))) = self.next.pop() {
             self.now = time;
             match next {
-                Next::Complete(rq) => self.complete(rq),
-                Next::Submit(client) => self.submit(client),
-                Next::GoOn => {}
-                Next::Again => self.ask_again(),
-                Next::Timer => self.run_timer(),
+                WorldEvent::Complete(rq) => self.complete(rq),
+                WorldEvent::Submit(client) => self.submit(client),
+                WorldEvent::GoOn => {}
+                WorldEvent::Again => self.ask_again(),
+                WorldEvent::Timer => self.run_timer(),
             }
             self.ask();
             self.issue();
@@ -164,14 +164,14 @@ impl World {
         (self.done, expired)
     }
 
-    fn at(&mut self, time: u64, next: Next) {
+    fn at(&mut self, time: u64, next: WorldEvent) {
         self.count += 1;
         self.next.push(Reverse((time, self.count, next)));
     }
 
     fn plan(&mut self, client: usize) {
         for time in self.clients[client].plan(self.now) {
-            self.at(time, Next::Submit(client));
+            self.at(time, WorldEvent::Submit(client));
         }
     }
 
@@ -246,7 +246,7 @@ impl World {
         let again = (self.now / TICK_NS + 2) * TICK_NS;
         if self.asking.again != Some(again) {
             self.asking.again = Some(again);
-            self.at(again, Next::Again);
+            self.at(again, WorldEvent::Again);
         }
     }
 
@@ -263,7 +263,7 @@ impl World {
             return;
         }
         if self.now < self.asking.issue_from {
-            self.at(self.asking.issue_from, Next::GoOn);
+            self.at(self.asking.issue_from, WorldEvent::GoOn);
             return;
         }
         let rq = self.chosen.pop_front().expect("a request was chosen");
@@ -273,10 +273,10 @@ impl World {
         }
         self.in_device += 1;
         self.rqs[rq.0 as usize].issued = self.now;
-        self.at(self.now + self.device.completion_ns, Next::Complete(rq));
+        self.at(self.now + self.device.completion_ns, WorldEvent::Complete(rq));
         self.asking.issue_from = self.now + ISSUE_NS;
         self.asking.is_due = true;
-        self.at(self.now, Next::GoOn);
+        self.at(self.now, WorldEvent::GoOn);
     }
 
     /// The processor is busy with an event: it asks nothing before `ask`, and issues nothing before `issue`, in
@@ -284,13 +284,13 @@ impl World {
     fn spend(&mut self, ask: u64, issue: u64) {
         self.asking.ask_from = self.asking.ask_from.max(self.now + ask);
         self.asking.issue_from = self.asking.issue_from.max(self.now + issue);
-        self.at(self.asking.ask_from, Next::GoOn);
+        self.at(self.asking.ask_from, WorldEvent::GoOn);
     }
 
     fn set_timer(&mut self) {
         if let Some(due) = self.bfq.next_wakeup().filter(|due| self.timer != Some(due.0)) {
             self.timer = Some(due.0);
-            self.at(due.0.max(self.now + 1), Next::Timer);
+            self.at(due.0.max(self.now + 1), WorldEvent::Timer);
         }
     }
 
@@ -307,7 +307,7 @@ impl World {
         let in_device = u32::try_from(self.now - issued).unwrap_or(u32::MAX);
         let report = Report { in_device, ..Report::of(Happened::Completed(ticket), &info, Time(self.now)) };
         self.bfq.observe(Feedback::Events(&[report], Time(self.now)));
-        self.done.push(Done { client, nr_sectors: info.nr_sectors, inserted, completed: self.now });
+        self.done.push(CompletedRequest { client, nr_sectors: info.nr_sectors, inserted, completed: self.now });
         self.in_device -= 1;
         self.outstanding -= 1;
         self.others -= u64::from(!info.op.is_read());

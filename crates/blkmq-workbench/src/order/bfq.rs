@@ -77,7 +77,7 @@ pub fn replay_bfq<I: Iterator<Item = Result<Step, TextError>>>(
     }
     Ok(steps.map(move |step| {
         let step = step?;
-        let Done { answer, expired, is_not_followed } = replay.take(&step)?;
+        let StepResult { answer, expired, is_not_followed } = replay.take(&step)?;
         Ok(Replayed { step, answer, expired, is_followed: !is_not_followed })
     }))
 }
@@ -147,12 +147,12 @@ struct Replay {
     /// How many waiting requests the values have room for.
     capacity: usize,
     /// What the step did that is being taken.
-    done: Done,
+    done: StepResult,
 }
 
 /// What one step did.
 #[derive(Debug, Default)]
-struct Done {
+struct StepResult {
     answer: Option<Answer>,
     expired: Vec<Expired>,
     is_not_followed: bool,
@@ -173,14 +173,14 @@ impl Replay {
             exits: Vec::new(),
             next_id: 0,
             capacity: 0,
-            done: Done::default(),
+            done: StepResult::default(),
         };
         replay.free.set_following(false);
         replay
     }
 
     /// Takes the next step. Returns what it did.
-    fn take(&mut self, step: &Step) -> Result<Done, TextError> {
+    fn take(&mut self, step: &Step) -> Result<StepResult, TextError> {
         match step {
             Step::Event(event) => self.hear(event)?,
             Step::Line(line) => self.read(line),

@@ -14,15 +14,15 @@ const MOST_HELD: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct Plugs {
     /// Requests that were allocated and not yet inserted, by task.
-    held: HashMap<u32, VecDeque<Held>>,
+    held: HashMap<u32, VecDeque<PluggedRequest>>,
     /// How many insertions and merges a task is about to make.
     announced: HashMap<u32, u64>,
     /// The plug whose requests are being inserted.
-    open: Option<Open>,
+    open: Option<OpenPlug>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct PluggedRequest {
     sector: u64,
     end: u64,
     write: bool,
@@ -30,7 +30,7 @@ struct Held {
     since: u64,
 }
 
-impl Held {
+impl PluggedRequest {
     fn is(&self, event: &Event) -> bool {
         let end = event.sector + u64::from(event.nr_sectors());
         (self.sector, self.end, self.write) == (event.sector, end, event.is_write())
@@ -38,7 +38,7 @@ impl Held {
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenPlug {
     pid: u32,
     /// How many insertions and merges are still to come. `None` if no announcement said it.
     left: Option<u64>,
@@ -50,7 +50,7 @@ impl Plugs {
     /// A request was allocated for a bio, and waits in its task's plug.
     pub(super) fn hold(&mut self, event: &Event) {
         let end = event.sector + u64::from(event.nr_sectors());
-        let held = Held { sector: event.sector, end, write: event.is_write(), since: event.time };
+        let held = PluggedRequest { sector: event.sector, end, write: event.is_write(), since: event.time };
         let all = self.held.entry(event.pid).or_default();
         all.push_back(held);
         if all.len() > MOST_HELD {
@@ -113,7 +113,7 @@ impl Plugs {
             held.swap_remove_back(at);
         }
         let left = self.left(event).map(|left| left.saturating_sub(1));
-        self.open = (left != Some(0)).then_some(Open { pid: event.pid, left, time: event.time });
+        self.open = (left != Some(0)).then_some(OpenPlug { pid: event.pid, left, time: event.time });
         left == Some(0)
     }
 
@@ -121,7 +121,7 @@ impl Plugs {
     /// one of its plug.
     pub(super) fn merge(&mut self, event: &Event) -> bool {
         let Some(left) = self.left(event).map(|left| left.saturating_sub(1)) else { return false };
-        self.open = (left > 0).then_some(Open { pid: event.pid, left: Some(left), time: event.time });
+        self.open = (left > 0).then_some(OpenPlug { pid: event.pid, left: Some(left), time: event.time });
         left == 0
     }
 

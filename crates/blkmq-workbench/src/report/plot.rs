@@ -41,19 +41,19 @@ pub(super) fn colour(number: usize) -> RGBColor {
 }
 
 /// An axis for the drawing library: from `low` to `high`, with ticks at certain places.
-struct Places {
+struct TickAxis {
     low: f64,
     high: f64,
     ticks: Vec<f64>,
 }
 
-impl Places {
+impl TickAxis {
     fn new(ruler: &Ruler<'_>) -> Self {
         Self { low: ruler.low, high: ruler.high, ticks: ruler.ticks.clone() }
     }
 }
 
-impl Ranged for Places {
+impl Ranged for TickAxis {
     type FormatOption = DefaultFormatting;
     type ValueType = f64;
 
@@ -104,7 +104,7 @@ fn draw_lines(area: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Lines) -> Drawn
         .margin_right(MARGIN)
         .x_label_area_size(44)
         .y_label_area_size(78)
-        .build_cartesian_2d(Places::new(&x), Places::new(&y))?;
+        .build_cartesian_2d(TickAxis::new(&x), TickAxis::new(&y))?;
     context
         .configure_mesh()
         .x_desc(clean(&chart.x.label))
@@ -147,7 +147,7 @@ fn draw_bars(area: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Bars, names: &[V
         .margin_right(MARGIN)
         .x_label_area_size(44)
         .y_label_area_size(NAMES)
-        .build_cartesian_2d(Places::new(&value), Places { low: 0.0, high: count.max(1) as f64, ticks: middles })?;
+        .build_cartesian_2d(TickAxis::new(&value), TickAxis { low: 0.0, high: count.max(1) as f64, ticks: middles })?;
     context
         .configure_mesh()
         .disable_y_mesh()
@@ -182,7 +182,7 @@ fn draw_bars(area: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Bars, names: &[V
 }
 
 fn draw_bar(
-    context: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<Places, Places>>,
+    context: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<TickAxis, TickAxis>>,
     ruler: &Ruler<'_>,
     bar: Bar,
     colour: RGBColor,

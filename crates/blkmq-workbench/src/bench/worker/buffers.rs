@@ -6,7 +6,7 @@ use rand::{Rng, SeedableRng};
 
 use super::Worker;
 use crate::bench::partial::Partials;
-use crate::bench::pattern::Step;
+use crate::bench::pattern::Operation;
 use crate::bench::plan::mix;
 use crate::job::Direction;
 
@@ -63,13 +63,13 @@ impl Worker {
     }
 
     /// A buffer for an operation, with what it writes.
-    pub(super) fn buffer(&mut self, step: &Step) -> Buffer {
+    pub(super) fn buffer(&mut self, operation: &Operation) -> Buffer {
         let mut buffer = match self.spare.pop() {
-            Some(buffer) if buffer.len() as u64 == step.bytes => buffer,
-            other => self.fill.fit(other, step.bytes),
+            Some(buffer) if buffer.len() as u64 == operation.bytes => buffer,
+            other => self.fill.fit(other, operation.bytes),
         };
         if let Some(verifier) = &mut self.verifier {
-            verifier.prepare(step, &mut buffer);
+            verifier.prepare(operation, &mut buffer);
         }
         buffer
     }

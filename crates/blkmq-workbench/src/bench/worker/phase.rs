@@ -2,7 +2,7 @@
 
 use blkmq::Time;
 
-use super::{ALL, Then, Turn, Worker};
+use super::{ALL, NextPhase, RoundResult, Worker};
 use crate::bench::cpu::Usage;
 use crate::bench::pace::Pace;
 use crate::bench::recorder::Recorder;
@@ -52,50 +52,50 @@ impl Worker {
     }
 
     /// Called when nothing is outstanding. Does what `then` says.
-    pub(super) fn go_on(&mut self) -> Turn {
+    pub(super) fn go_on(&mut self) -> RoundResult {
         self.look_at_clock();
         match self.then {
-            Then::Submit => {}
-            Then::Think => self.begin_pause(),
-            Then::EndPass if self.must_read_back() => self.begin_read_back(),
-            Then::EndPass if self.plan.is_time_based() => {
+            NextPhase::Submit => {}
+            NextPhase::Think => self.begin_pause(),
+            NextPhase::EndPass if self.must_read_back() => self.begin_read_back(),
+            NextPhase::EndPass if self.plan.is_time_based() => {
                 self.end_read_back();
                 self.pattern.begin_pass(false);
-                self.then = Then::Submit;
+                self.then = NextPhase::Submit;
             }
-            Then::EndPass => {
+            NextPhase::EndPass => {
                 self.end_read_back();
                 self.loops_left -= 1;
                 if self.loops_left > 0 {
                     self.pattern.begin_pass(true);
-                    self.then = Then::Submit;
+                    self.then = NextPhase::Submit;
                 } else {
-                    self.then = Then::End;
+                    self.then = NextPhase::End;
                 }
             }
-            Then::End if self.must_read_back() => {
+            NextPhase::End if self.must_read_back() => {
                 self.is_ending = true;
                 self.begin_read_back();
             }
-            Then::End => {
+            NextPhase::End => {
                 self.end_read_back();
-                self.then = Then::Over;
+                self.then = NextPhase::Over;
                 if self.plan.job.end_fsync && self.plan.job.operations.includes(Direction::Write) {
                     self.submit_flush();
                     self.flush_plug();
                     self.want(self.outstanding, 0);
                 }
             }
-            Then::Over => {
+            NextPhase::Over => {
                 self.end();
-                return Turn::Over;
+                return RoundResult::Over;
             }
         }
-        Turn::Busy
+        RoundResult::Busy
     }
 
     fn begin_pause(&mut self) {
-        self.then = Then::Submit;
+        self.then = NextPhase::Submit;
         let Some(think) = &mut self.think else { return };
         self.pause = Some(think.begin(self.now));
     }
@@ -113,13 +113,13 @@ impl Worker {
     /// Whether there are writes that have to be checked.
     pub(super) fn must_read_back(&self) -> bool {
         let is_unread = self.verifier.as_ref().is_some_and(|verifier| verifier.nr_unread() > 0);
-        is_unread && self.plan.job.do_verify && self.then != Then::Over
+        is_unread && self.plan.job.do_verify && self.then != NextPhase::Over
     }
 
     fn begin_read_back(&mut self) {
         self.read_back = ALL;
         self.read_back_since = self.now;
-        self.then = Then::Submit;
+        self.then = NextPhase::Submit;
     }
 
     fn end_read_back(&mut self) {
@@ -149,7 +149,7 @@ impl Worker {
             (loops - self.loops_left as f64 + self.pattern.fraction()) / loops
         };
         self.cell.tell(self.before.0 + ios, self.before.1 + bytes, of_time.max(of_passes));
-        if self.end.is_some_and(|end| self.now >= end) && self.then != Then::Over {
+        if self.end.is_some_and(|end| self.now >= end) && self.then != NextPhase::Over {
             self.end = None;
             self.is_ending = true;
             self.in_time = Some(ios);
@@ -157,7 +157,7 @@ impl Worker {
             if self.read_back != ALL {
                 self.held = None;
                 self.pause = None;
-                self.then = Then::End;
+                self.then = NextPhase::End;
                 self.want(self.outstanding, 0);
             }
         }

@@ -2,8 +2,8 @@
 
 use blkmq::{Bio, Buffers, IoPriority, Op, RejectReason, Rejected};
 
-use super::{ALL, Halt, Then, Worker, describe_failure};
-use crate::bench::pattern::{Alike, Step, below};
+use super::{ALL, Halt, NextPhase, Worker, describe_failure};
+use crate::bench::pattern::{Alike, Operation, below};
 use crate::bench::plan::SECTOR;
 use crate::bench::syncs::Syncs;
 use crate::job::{Direction, Operations};
@@ -14,7 +14,7 @@ impl Worker {
     /// COST: for each operation of a plain job the pattern's choice, a buffer from a list, and what the block layer
     /// takes for a submission.
     pub(super) fn submit(&mut self) -> Halt {
-        if self.then != Then::Submit {
+        if self.then != NextPhase::Submit {
             return Halt::Drain;
         }
         if self.pause.is_some()
@@ -37,19 +37,19 @@ impl Worker {
             {
                 return halt;
             }
-            let Some(step) = self.choose() else {
+            let Some(operation) = self.choose() else {
                 if let Some(halt) = self.pass_is_over() {
                     return halt;
                 }
                 continue;
             };
             if self.is_watched
-                && let Some(halt) = self.not_now(&step)
+                && let Some(halt) = self.not_now(&operation)
             {
-                self.held = Some(step);
+                self.held = Some(operation);
                 return halt;
             }
-            if !self.submit_step(step) {
+            if !self.submit_operation(operation) {
                 break;
             }
         }
@@ -73,7 +73,7 @@ impl Worker {
             let bio = Bio { op, sector, nr_sectors, flags, priority: None, buffers, user_data: 0 };
             if let Err(rejected) = self.submitter.submit(bio) {
                 self.count_alike(alike, at);
-                self.rejected(rejected, Some(Step { direction, at: sector * SECTOR, bytes: nr_sectors * SECTOR }));
+                self.rejected(rejected, Some(Operation { direction, at: sector * SECTOR, bytes: nr_sectors * SECTOR }));
                 return false;
             }
         }
@@ -106,13 +106,13 @@ impl Worker {
     fn halt(&mut self) -> Option<Halt> {
         let is_due = self.think.as_mut()?.is_due(self.now);
         is_due.then(|| {
-            self.then = Then::Think;
+            self.then = NextPhase::Think;
             Halt::Drain
         })
     }
 
     /// The operation that was chosen before, or the next one of the pattern.
-    fn next(&mut self) -> Option<Step> {
+    fn next(&mut self) -> Option<Operation> {
         if self.held.is_some() {
             return self.held.take();
         }
@@ -125,7 +125,7 @@ impl Worker {
 
     /// The next operation of a job that may have to read back what it wrote. `None` when the reading back, or the pass,
     /// is over.
-    fn choose(&mut self) -> Option<Step> {
+    fn choose(&mut self) -> Option<Operation> {
         let Some(verifier) = &mut self.verifier else { return self.next() };
         let job = &self.plan.job;
         if self.read_back == 0 && job.verify_backlog > 0 && verifier.nr_unread() as u64 >= job.verify_backlog {
@@ -133,9 +133,9 @@ impl Worker {
             self.read_back_since = self.now;
         }
         if self.held.is_none() && self.read_back > 0 {
-            if let Some(step) = verifier.next_read() {
+            if let Some(operation) = verifier.next_read() {
                 self.read_back -= u64::from(self.read_back < ALL);
-                return Some(step);
+                return Some(operation);
             }
             if self.read_back == ALL {
                 return None;
@@ -146,17 +146,17 @@ impl Worker {
     }
 
     /// Why an operation that was chosen cannot be submitted now. Submits the flush that comes before it, if any.
-    fn not_now(&mut self, step: &Step) -> Option<Halt> {
+    fn not_now(&mut self, operation: &Operation) -> Option<Halt> {
         if self.read_back == 0
             && self.syncs.as_mut().is_some_and(Syncs::is_due)
             && (!self.submit_flush() || self.outstanding >= self.plan.job.iodepth)
         {
             return Some(Halt::Full);
         }
-        if self.verifier.as_ref().is_some_and(|verifier| verifier.overlaps(step)) {
+        if self.verifier.as_ref().is_some_and(|verifier| verifier.overlaps(operation)) {
             return Some(Halt::Full);
         }
-        let due = self.pace.as_ref()?.due(step.direction);
+        let due = self.pace.as_ref()?.due(operation.direction);
         if due > self.now {
             self.look_at_clock();
         }
@@ -170,26 +170,26 @@ impl Worker {
             self.pattern.begin_pass(false);
             return None;
         }
-        self.then = if is_reading_back && self.is_ending { Then::End } else { Then::EndPass };
+        self.then = if is_reading_back && self.is_ending { NextPhase::End } else { NextPhase::EndPass };
         Some(Halt::Drain)
     }
 
     /// Submits an operation. Returns false if it was not taken.
-    fn submit_step(&mut self, step: Step) -> bool {
-        let (op, buffers) = match step.direction {
-            Direction::Read => (Op::Read, Buffers::One(self.buffer(&step))),
-            Direction::Write => (Op::Write, Buffers::One(self.buffer(&step))),
+    fn submit_operation(&mut self, operation: Operation) -> bool {
+        let (op, buffers) = match operation.direction {
+            Direction::Read => (Op::Read, Buffers::One(self.buffer(&operation))),
+            Direction::Write => (Op::Write, Buffers::One(self.buffer(&operation))),
             Direction::Trim => (Op::Discard, Buffers::None),
         };
-        let Step { direction, at, bytes } = step;
+        let Operation { direction, at, bytes } = operation;
         let (flags, priority) = (self.flags[direction], self.draw_priority(direction));
         if let Some(partials) = &mut self.partials {
-            partials.submit(&mut self.submitter, step, flags, priority, buffers);
+            partials.submit(&mut self.submitter, operation, flags, priority, buffers);
         } else {
             let (sector, nr_sectors) = (at / SECTOR, bytes / SECTOR);
             let bio = Bio { op, sector, nr_sectors, flags, priority, buffers, user_data: 0 };
             if let Err(rejected) = self.submitter.submit(bio) {
-                self.rejected(rejected, Some(step));
+                self.rejected(rejected, Some(operation));
                 return false;
             }
         }
@@ -204,7 +204,7 @@ impl Worker {
                 pace.submitted(direction, bytes);
             }
             if let Some(verifier) = &mut self.verifier {
-                verifier.submitted(&step);
+                verifier.submitted(&operation);
             }
         }
         self.is_plugged();
@@ -253,13 +253,13 @@ impl Worker {
     /// Called when an operation was not taken. If there was no room, it is tried again. Otherwise it is never
     /// submitted.
     #[cold]
-    fn rejected(&mut self, rejected: Rejected, step: Option<Step>) {
+    fn rejected(&mut self, rejected: Rejected, operation: Option<Operation>) {
         let Rejected { bio, reason } = rejected;
         match reason {
             RejectReason::Bad(status) => {
                 self.fail(describe_failure(bio.op, bio.sector * SECTOR, bio.nr_sectors * SECTOR, status));
             }
-            RejectReason::Full => self.held = step,
+            RejectReason::Full => self.held = operation,
         }
         if let Buffers::One(buffer) = bio.buffers {
             self.spare.push(buffer);

@@ -7,7 +7,7 @@ use super::Waiting;
 /// What our scheduler chose for the next issue. The scheduler stays as the choice found it until the issue shows what
 /// Linux chose.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct PendingChoice {
     pub(super) chosen: RqId,
     /// What was chosen, as it was then.
     pub(super) rq: Waiting,
@@ -17,7 +17,7 @@ pub(super) struct Kept {
     pub(super) since: Vec<Change>,
 }
 
-impl Kept {
+impl PendingChoice {
     /// Makes the scheduler choose as Linux did, then tells it what happened since the choice.
     pub(super) fn settle(self, linux: RqId, scheduler: &mut dyn Follower) {
         // If it came in or grew since, it was chosen after that.

@@ -2,7 +2,7 @@
 
 /// An option of fio that sets nothing here.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Known {
+pub(super) enum Unsupported {
     /// The option is about something that blkmq does not have, so it changes nothing.
     WithoutEffect(&'static str),
     /// The option would change what the job does, and blkmq cannot do that.
@@ -119,13 +119,13 @@ fn options(entry: &'static str) -> impl Iterator<Item = (&'static str, &'static 
 }
 
 /// Returns the option of that name or other name.
-pub(super) fn find(name: &str) -> Option<Known> {
+pub(super) fn find(name: &str) -> Option<Unsupported> {
     let named = |entry| options(entry).find(|(first, other, _)| [*first, *other].contains(&name));
-    let without_effect = WITHOUT_EFFECT.into_iter().find_map(named).map(|(name, ..)| Known::WithoutEffect(name));
+    let without_effect = WITHOUT_EFFECT.into_iter().find_map(named).map(|(name, ..)| Unsupported::WithoutEffect(name));
     without_effect.or_else(|| {
         let lacking = |&(instead, entry): &(&'static str, &'static str)| Some((instead, named(entry)?));
         let (instead, (name, _, neutral)) = LACKING.iter().find_map(lacking)?;
-        Some(Known::Lacking { name, neutral, instead })
+        Some(Unsupported::Lacking { name, neutral, instead })
     })
 }
 
