@@ -33,7 +33,7 @@ use std::time::Duration;
 use crate::bench::{Bench, BenchError, Control, JobOutcome, Latency, LayerOutcome, Stamps};
 use crate::{Job, Turns};
 
-/// How often a slice is run in vain before the device counts as too slow for slices of this length.
+/// How many slices may end without a completion before the device counts as too slow for slices of this length.
 const TRIES: usize = 5;
 
 /// A variant that runs in turn.
@@ -150,7 +150,7 @@ impl Variant {
 }
 
 /// Runs slices of all variants until the ratio of each of `pairs` is resolved, or for this many rounds, or until `stop`
-/// is set. At least two rounds are needed. `tell` is called behind each slice.
+/// is set. At least two rounds are needed. `progress` is called after each slice.
 ///
 /// # Errors
 /// A variant cannot run, or did nothing in a slice; or `stop` was set before the second round had ended.
@@ -163,7 +163,7 @@ pub fn in_turn(
     rounds: usize,
     pairs: &[(usize, usize)],
     stop: &Arc<AtomicBool>,
-    tell: &mut dyn FnMut(),
+    progress: &mut dyn FnMut(),
 ) -> Result<Turns, CompareError> {
     let mut turns = Turns::new(variants.len());
     'rounds: while turns.rounds() < rounds && !turns.are_resolved(pairs) {
@@ -176,13 +176,14 @@ pub fn in_turn(
                 break 'rounds;
             };
             turns.record(rate);
-            tell();
+            progress();
         }
     }
     Ok(turns)
 }
 
-/// Runs one slice of each variant: on virtual time another one would tell the same. `tell` is called behind each slice.
+/// Runs one slice of each variant: on virtual time another one has the same result. `progress` is called after each
+/// slice.
 ///
 /// # Errors
 /// A variant cannot run, or did nothing in its slice; or `stop` was set.
@@ -193,13 +194,13 @@ pub fn once(
     variants: &mut [Variant],
     slice: Duration,
     stop: &Arc<AtomicBool>,
-    tell: &mut dyn FnMut(),
+    progress: &mut dyn FnMut(),
 ) -> Result<Turns, CompareError> {
     let mut turns = Turns::new(variants.len());
     for variant in variants {
         let rate = variant.slice(slice, stop)?;
         turns.record(rate.ok_or_else(|| CompareError::Stopped(variant.name.clone()))?);
-        tell();
+        progress();
     }
     Ok(turns)
 }

@@ -11,7 +11,7 @@ pub fn is_real(name: &str) -> bool {
     is_known && !spec::DEVICES.iter().any(|device| device.name == name)
 }
 
-/// Whether a device of so many bytes may hold data, as far as it tells.
+/// Whether a device of so many bytes may hold data, as far as its driver reports.
 #[must_use]
 pub fn holds_data(driver: &dyn Driver, bytes: u64) -> bool {
     let mut at = 0;

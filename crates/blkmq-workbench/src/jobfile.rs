@@ -1,6 +1,6 @@
 //! Reads fio's job files into [`Job`]s.
 //!
-//! In the folder `lines` resolves includes and variables, `options` reads what jobs obey, `unsupported` names fio's other
+//! In the folder `lines` resolves includes and variables, `options` reads what jobs obey, `unsupported` names the other
 //! options, and a `draft` becomes a job when all its options are read. Nothing else calls in there.
 
 mod draft;
@@ -39,8 +39,8 @@ pub enum Mode {
     /// It is an error.
     #[default]
     Strict,
-    /// It is ignored with a warning. An engine that blkmq lacks is replaced by `libaio`. An error in a known option
-    /// stays an error.
+    /// It is ignored with a warning. An engine that blkmq does not have is replaced by `libaio`. An error in a known
+    /// option stays an error.
     Lenient,
 }
 
@@ -148,11 +148,11 @@ impl Parser<'_> {
                 }
                 return Ok(());
             }
-            Some(Unsupported::Lacking { neutral, .. }) if text.is_some_and(|text| is_neutral(text, neutral)) => {
+            Some(Unsupported::NotImplemented { neutral, .. }) if text.is_some_and(|text| is_neutral(text, neutral)) => {
                 return Ok(());
             }
-            Some(Unsupported::Lacking { name, instead, .. }) => {
-                return self.refuse(fault(format!("{LACKS} '{name}'; {instead}")));
+            Some(Unsupported::NotImplemented { name, instead, .. }) => {
+                return self.refuse(fault(format!("{HAS_NO} '{name}'; {instead}")));
             }
             None => {}
         }
@@ -166,7 +166,7 @@ impl Parser<'_> {
         });
         match applied {
             Ok(text) => draft.record(option.name, place, text.as_deref()),
-            Err(what) if what.starts_with(LACKS) => self.refuse(fault(what))?,
+            Err(what) if what.starts_with(HAS_NO) => self.refuse(fault(what))?,
             Err(what) => return Err(fault(format!("option '{}': {what}", option.name))),
         }
         Ok(())
@@ -195,8 +195,8 @@ fn is_neutral(text: &str, neutral: &str) -> bool {
     !text.is_empty() && neutral.split(',').any(|value| value == text)
 }
 
-/// The beginning of every message about something that blkmq lacks.
-const LACKS: &str = "blkmq has no";
+/// The beginning of every message about a feature that is not implemented.
+const HAS_NO: &str = "blkmq has no";
 
 fn unknown(name: &str) -> String {
     let near = nearest(name, options::names().chain(unsupported::names()));

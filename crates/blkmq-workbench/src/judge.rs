@@ -140,7 +140,7 @@ impl Default for Settings {
 /// that a drift of the device changes all alike.
 const TURNS: usize = 2;
 
-/// Judges schedulers on a device. `tell` is called with how many measurements are done, and how many there are. The
+/// Judges schedulers on a device. `progress` receives the number of finished measurements, and of all. The
 /// rows are ordered by test, then as the contestants are, then by case. If it is stopped, the rows are those of the
 /// tests that were measured before.
 ///
@@ -153,7 +153,7 @@ pub fn judge(
     site: &Site,
     contestants: &[Contestant],
     settings: &Settings,
-    tell: &(dyn Fn(usize, usize) + Sync),
+    progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<Row>, JudgeError> {
     assert!(settings.shorter > 0, "runs are divided by a number above 0");
     let tests: Vec<&Test> =
@@ -162,7 +162,7 @@ pub fn judge(
     let mut all = vec![Contestant::named("none")];
     all.extend(contestants.iter().filter(|contestant| contestant.name != "none").cloned());
     let judges_none = contestants.iter().any(|contestant| contestant.name == "none");
-    let judging = Judging { site, settings, contestants: &all, judges_none, tell };
+    let judging = Judging { site, settings, contestants: &all, judges_none, progress };
     let figures = if site.is_model() { judging.at_once(&tests)? } else { judging.in_turn(&tests)? };
     let mut rows = Vec::new();
     for (test, figures) in tests.iter().zip(figures) {
@@ -177,7 +177,7 @@ pub fn judge(
 }
 
 /// Measures the published interference table on a device, for each scheduler. The rows are ordered by background, then
-/// as the contestants are. On a real device they take `runtime` in all. `tell` is called as by [`judge`].
+/// as the contestants are. On a real device they take `runtime` in all. `progress` is called as by [`judge`].
 ///
 /// # Errors
 /// As of [`judge`].
@@ -185,9 +185,9 @@ pub fn interference(
     site: &Site,
     contestants: &[Contestant],
     settings: &Settings,
-    tell: &(dyn Fn(usize, usize) + Sync),
+    progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<Interference>, JudgeError> {
-    let judging = Judging { site, settings, contestants, judges_none: true, tell };
+    let judging = Judging { site, settings, contestants, judges_none: true, progress };
     let count = interference::NR_ROWS * contestants.len();
     let slice = (!site.is_model()).then(|| settings.runtime / (count as u32).max(1));
     if slice.is_some() {
@@ -211,7 +211,7 @@ struct Judging<'a> {
     contestants: &'a [Contestant],
     /// Whether the first contestant, which is none, is judged too.
     judges_none: bool,
-    tell: &'a (dyn Fn(usize, usize) + Sync),
+    progress: &'a (dyn Fn(usize, usize) + Sync),
 }
 
 impl Judging<'_> {
@@ -258,12 +258,12 @@ impl Judging<'_> {
                     return;
                 }
                 let measured = measure(number, &mut pool);
-                // The others would be in vain.
+                // A judgement that has failed needs no further measurements.
                 if measured.is_err() {
                     next.store(count, Ordering::Relaxed);
                 }
                 results.lock().unwrap_or_else(PoisonError::into_inner)[number] = Some(measured);
-                (self.tell)(done.fetch_add(1, Ordering::Relaxed) + 1, count);
+                (self.progress)(done.fetch_add(1, Ordering::Relaxed) + 1, count);
             }
         };
         let nr_threads =
@@ -300,7 +300,7 @@ impl Judging<'_> {
                     Err(error) => return Err(error),
                 }
                 done += 1;
-                (self.tell)(done, count);
+                (self.progress)(done, count);
             }
             figures.push(Some(sums));
         }

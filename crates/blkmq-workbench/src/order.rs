@@ -8,7 +8,7 @@
 //!   is);
 //! - if that choice found nothing either, at the issue itself.
 //!
-//! A policy that takes tokens is also asked when an interrupt has brought some back. The pools' depths come from the
+//! A policy that takes depth tokens is also asked when an interrupt has returned some. The pools' depths come from the
 //! policy's own control (the module `pools`). A message `knob NAME=VALUE` in the trace says that a knob was changed at
 //! that time.
 //!
@@ -84,8 +84,8 @@ struct Replay<'a> {
     pools: Pools,
     classes: &'a Classes,
     plugs: Plugs,
-    /// When a token came back last, if that has to be followed by a choice yet.
-    brought: Option<u64>,
+    /// When a depth token was last returned, if the choice behind that is not made yet.
+    returned: Option<u64>,
     /// Requests that were inserted and not yet issued, the chosen request included.
     waiting: BTreeMap<RqId, Waiting>,
     pending: Option<PendingChoice>,
@@ -134,7 +134,7 @@ impl<'a> Replay<'a> {
             pools,
             classes,
             plugs: Plugs::default(),
-            brought: None,
+            returned: None,
             waiting: BTreeMap::new(),
             pending: None,
             merging: HashSet::new(),
@@ -175,9 +175,9 @@ impl<'a> Replay<'a> {
         }
         // Linux leaves this choice to a thread, which comes after the interrupt.
         if event.action != Action::Complete
-            && let Some(brought) = self.brought.take()
+            && let Some(returned) = self.returned.take()
         {
-            self.look_ahead(brought);
+            self.look_ahead(returned);
         }
         // A completion comes in an interrupt, so it says nothing about what its task does.
         let merges_on = event.action != Action::Complete && self.merging.remove(&event.pid);
@@ -308,7 +308,7 @@ impl<'a> Replay<'a> {
             self.pools.complete(of, event.time, total, in_device);
         }
         self.pools.put_back(of);
-        self.brought = self.pools.are_lent().then_some(event.time);
+        self.returned = self.pools.takes_tokens().then_some(event.time);
     }
 
     /// Lets the scheduler choose the request for the next issue, unless it has chosen already.

@@ -98,7 +98,7 @@ pub enum PlayError {
 }
 
 /// Plays `load` through `q`, which no other thread may use meanwhile. On a virtual clock the result depends on nothing
-/// else. `progress` is told now and then how many operations are over. If `stop` is set, no further operation is
+/// else. `progress` receives the number of finished operations now and then. If `stop` is set, no further operation is
 /// submitted, and the outcome is that of those before it.
 ///
 /// # Errors

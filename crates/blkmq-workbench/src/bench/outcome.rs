@@ -47,7 +47,7 @@ pub struct JobOutcome {
     pub depth_level: Spread,
     /// How many operations each submission passed on.
     pub depth_submit: Spread,
-    /// How many completions each poll brought, if it brought any.
+    /// How many completions each poll found, without the polls that found none.
     pub depth_complete: Spread,
     /// What the thread used of the machine. All zero on a virtual clock, where all jobs share a thread.
     pub usage: Usage,

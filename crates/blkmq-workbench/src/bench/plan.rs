@@ -177,7 +177,7 @@ impl Plan {
         let is_partial = within_block(job, limits).is_some();
         let capacity = match (is_partial, limits.missing_bytes) {
             (false, _) => whole_bytes(limits),
-            // The rest of a last block that the device lacks cannot be read to be written back.
+            // The missing end of a last block cannot be read to be written back.
             (true, 0) => limits.whole_sectors() * SECTOR,
             (true, _) => limits.size_bytes(),
         };

@@ -60,8 +60,8 @@ impl Progress {
 }
 
 impl Cell {
-    /// Says how much is done. COST: three stores of the thread's own line, every few hundred requests.
-    pub(super) fn tell(&self, ios: u64, bytes: u64, fraction: f64) {
+    /// Reports the progress. COST: three stores of the thread's own line, every few hundred requests.
+    pub(super) fn report(&self, ios: u64, bytes: u64, fraction: f64) {
         self.ios.store(ios, Ordering::Relaxed);
         self.bytes.store(bytes, Ordering::Relaxed);
         let millionths = (fraction.clamp(0.0, 1.0) * 1e6) as u64;
@@ -70,7 +70,7 @@ impl Cell {
 
     /// The thread has ended.
     pub(super) fn end(&self, ios: u64, bytes: u64) {
-        self.tell(ios, bytes, 1.0);
+        self.report(ios, bytes, 1.0);
         self.millionths.store(ENDED, Ordering::Relaxed);
     }
 }

@@ -30,7 +30,7 @@ use crate::job::{ByDirection, Direction, Operations};
 use crate::think::Think;
 use buffers::Fill;
 
-/// The clock is read after this many rounds if no completion has told the time.
+/// The clock is read after this many rounds if no completion has set the time.
 const CLOCK_ROUNDS: u32 = 64;
 
 /// Stands for all writes, where writes that have to be read back are counted.

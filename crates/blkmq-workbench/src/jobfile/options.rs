@@ -4,7 +4,7 @@ use blkmq::Class;
 
 use super::draft::Draft;
 use super::value::{Unit, Value, none_of};
-use super::{LACKS, shown};
+use super::{HAS_NO, shown};
 use crate::job::{BlockSize, Direction, Distribution, Operations, Order, RateProcess, Verify, Zone};
 
 /// The most threads, and the most outstanding operations, of one job.
@@ -183,7 +183,7 @@ fn rw(draft: &mut Draft, value: Value<'_>) -> Result<(), String> {
 fn rw_sequencer(value: Value<'_>) -> Result<(), String> {
     match value.text()? {
         "sequential" => Ok(()),
-        "identical" => Err(format!("{LACKS} 'rw_sequencer=identical'; leave it out")),
+        "identical" => Err(format!("{HAS_NO} 'rw_sequencer=identical'; leave it out")),
         other => Err(none_of(other, &["sequential"])),
     }
 }
@@ -212,7 +212,7 @@ fn given_percent(value: Option<Value<'_>>) -> Result<Option<u32>, String> {
     value.filter(|value| !value.is_empty()).map(Value::percent).transpose()
 }
 
-/// Divides what the percentages lack to 100 evenly among the parts without a percentage. The first of these parts gets
+/// Divides the rest up to 100 evenly among the parts without a percentage. The first of these parts gets
 /// the remainder.
 fn share(what: &str, percents: Vec<Option<u32>>) -> Result<Vec<u32>, String> {
     let sum: u64 = percents.iter().flatten().map(|percent| u64::from(*percent)).sum();
@@ -232,7 +232,7 @@ fn distribution(value: Value<'_>) -> Result<Distribution, String> {
     let (word, parameter) = value.pair(':')?;
     let number = |default: f64, range| match parameter {
         Some(value) if value.text()?.contains(':') => {
-            Err(format!("{LACKS} 'random_distribution' with a centre; leave out what follows the second colon"))
+            Err(format!("{HAS_NO} 'random_distribution' with a centre; leave out what follows the second colon"))
         }
         Some(value) => value.float(range),
         None => Ok(default),
@@ -249,14 +249,14 @@ fn distribution(value: Value<'_>) -> Result<Distribution, String> {
         },
         "normal" => Ok(Distribution::Normal { deviation: number(0.0, f64::MIN_POSITIVE..=100.0)? }),
         "zoned" => zones(parameter.ok_or("'zoned' needs zones, as in 'zoned:60/10:40/90'")?).map(Distribution::Zoned),
-        "zoned_abs" => Err(format!("{LACKS} 'random_distribution=zoned_abs'; use 'zoned' with percentages")),
+        "zoned_abs" => Err(format!("{HAS_NO} 'random_distribution=zoned_abs'; use 'zoned' with percentages")),
         other => Err(none_of(other, &["random", "zipf", "pareto", "normal", "zoned"])),
     }
 }
 
 fn zones(value: Value<'_>) -> Result<Vec<Zone>, String> {
     if value.text()?.contains(',') {
-        return Err(format!("{LACKS} 'random_distribution' with zones for each direction; use one set for all"));
+        return Err(format!("{HAS_NO} 'random_distribution' with zones for each direction; use one set for all"));
     }
     let parts = value.split(':')?.map(|part| {
         let (access, span) = part.pair('/')?;
@@ -270,7 +270,7 @@ fn zones(value: Value<'_>) -> Result<Vec<Zone>, String> {
 fn filesize(value: Value<'_>) -> Result<Option<u64>, String> {
     let range = value.range(|value| value.at_least(0))?;
     if range.start() != range.end() {
-        return Err(format!("{LACKS} 'filesize' with a range; give one size"));
+        return Err(format!("{HAS_NO} 'filesize' with a range; give one size"));
     }
     Ok(Some(*range.start()).filter(|bytes| *bytes != 0))
 }
@@ -283,7 +283,7 @@ fn ioengine(draft: &mut Draft, value: Value<'_>) -> Result<(), String> {
         // In the lenient mode these values are used instead.
         (draft.job.ioengine, draft.waits) = ("libaio".to_owned(), false);
         let accepted = [&QUEUES[..], &WAITS[..]].concat().join(", ");
-        return Err(format!("{LACKS} engine '{}'; accepted: {accepted}", shown(name)));
+        return Err(format!("{HAS_NO} engine '{}'; accepted: {accepted}", shown(name)));
     }
     (draft.job.ioengine, draft.waits) = (name.to_owned(), WAITS.contains(&name));
     Ok(())
@@ -306,7 +306,7 @@ fn verify(value: Value<'_>) -> Result<Option<Verify>, String> {
     match value.text()? {
         "0" => Ok(None),
         "crc32c" | "crc32c-intel" => Ok(Some(Verify::Crc32c)),
-        other => Err(format!("{LACKS} 'verify={}'; use verify=crc32c", shown(other))),
+        other => Err(format!("{HAS_NO} 'verify={}'; use verify=crc32c", shown(other))),
     }
 }
 

@@ -358,7 +358,7 @@ fn variables_and_included_files() {
 }
 
 #[test]
-fn what_is_not_known_and_what_is_lacking() {
+fn unknown_and_missing_options_are_refused() {
     let complaint = |text: &str| parse(text, &[], Mode::Strict).unwrap_err().to_string();
     assert_eq!(
         complaint("[a]\n\niodepht=4\n"),
@@ -392,7 +392,7 @@ fn what_is_not_known_and_what_is_lacking() {
 
 /// Red before: `trim_percentage` and `latency_target` were answered by options that have nothing to do with them.
 #[test]
-fn a_lacking_option_is_answered_by_what_to_write_instead() {
+fn an_option_that_is_not_implemented_is_answered_by_what_to_write_instead() {
     for (option, advice) in [
         ("trim_percentage=10", "write 'rw=randtrimwrite'"),
         ("latency_target=10ms", "run the job at several depths, as '--option iodepth=8'"),

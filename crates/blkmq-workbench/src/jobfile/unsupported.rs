@@ -1,4 +1,4 @@
-//! The options of fio that do nothing here: options without effect, and options that blkmq lacks.
+//! The options of fio that do nothing here: options without effect, and options that are not implemented.
 
 /// An option of fio that sets nothing here.
 #[derive(Debug, Clone, Copy)]
@@ -6,7 +6,7 @@ pub(super) enum Unsupported {
     /// The option is about something that blkmq does not have, so it changes nothing.
     WithoutEffect(&'static str),
     /// The option would change what the job does, and blkmq cannot do that.
-    Lacking {
+    NotImplemented {
         /// The option's name in fio.
         name: &'static str,
         /// The values with which the option asks for nothing, separated by commas.
@@ -39,7 +39,7 @@ const WITHOUT_EFFECT: [&str; 4] = [
 
 /// What the user can do instead, and the options for which this holds. Behind an option's `=` are the values with which
 /// it asks for nothing.
-const LACKING: &[(&str, &str)] = &[
+const NOT_IMPLEMENTED: &[(&str, &str)] = &[
     ("leave it out: every job has the one device that --device or 'filename' names", "file_append=0 create_only=0"),
     (
         "leave it out: a job has one area of the device; numjobs with offset_increment gives several areas",
@@ -123,20 +123,20 @@ pub(super) fn find(name: &str) -> Option<Unsupported> {
     let named = |entry| options(entry).find(|(first, other, _)| [*first, *other].contains(&name));
     let without_effect = WITHOUT_EFFECT.into_iter().find_map(named).map(|(name, ..)| Unsupported::WithoutEffect(name));
     without_effect.or_else(|| {
-        let lacking = |&(instead, entry): &(&'static str, &'static str)| Some((instead, named(entry)?));
-        let (instead, (name, _, neutral)) = LACKING.iter().find_map(lacking)?;
-        Some(Unsupported::Lacking { name, neutral, instead })
+        let find = |&(instead, entry): &(&'static str, &'static str)| Some((instead, named(entry)?));
+        let (instead, (name, _, neutral)) = NOT_IMPLEMENTED.iter().find_map(find)?;
+        Some(Unsupported::NotImplemented { name, neutral, instead })
     })
 }
 
 /// Everything that users are told to do instead.
 #[cfg(test)]
 pub(super) fn advices() -> impl Iterator<Item = &'static str> {
-    LACKING.iter().map(|(instead, _)| *instead)
+    NOT_IMPLEMENTED.iter().map(|(instead, _)| *instead)
 }
 
 /// Every name, for suggestions.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    let entries = WITHOUT_EFFECT.into_iter().chain(LACKING.iter().map(|(_, entry)| *entry));
+    let entries = WITHOUT_EFFECT.into_iter().chain(NOT_IMPLEMENTED.iter().map(|(_, entry)| *entry));
     entries.flat_map(options).map(|(name, ..)| name)
 }

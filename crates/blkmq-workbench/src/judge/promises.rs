@@ -1,6 +1,6 @@
 //! What a scheduler promises. A row has a target only for schedulers that promise what the row is about.
 
-/// The order in which a scheduler hands out requests of one direction and one class.
+/// The order in which a scheduler dispatches requests of one direction and one class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Order {

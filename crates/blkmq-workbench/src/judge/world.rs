@@ -100,7 +100,7 @@ pub(super) fn run(
     };
     if let Err(error) = run.go(load.end, start, pool, stop) {
         if run.nudges > MOST_NUDGES {
-            // A submitter that goes would wait for what the scheduler never hands out.
+            // A submitter that is dropped would wait for requests that the scheduler never dispatches.
             std::mem::forget(run.workers);
         }
         return Err(error);

@@ -41,7 +41,7 @@ impl<I: Iterator<Item = Result<Event, TextError>>> Findings<'_, I> {
     /// Whether the scheduler takes tokens, of which its control changes the depths.
     #[must_use]
     pub const fn has_depths(&self) -> bool {
-        self.replay.pools.are_lent()
+        self.replay.pools.takes_tokens()
     }
 
     /// Takes the next event; at the end of the trace the timer that the last completions set still goes off.

@@ -18,7 +18,7 @@ pub(super) struct PendingChoice {
 }
 
 impl PendingChoice {
-    /// Makes the scheduler choose as Linux did, then tells it what happened since the choice.
+    /// Makes the scheduler choose as Linux did, then applies the changes since the choice.
     pub(super) fn settle(self, linux: RqId, scheduler: &mut dyn Follower) {
         // If it came in or grew since, it was chosen after that.
         let late = self.since.iter().rposition(|change| change.is_about(linux)).map_or(0, |last| last + 1);

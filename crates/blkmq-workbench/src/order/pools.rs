@@ -58,7 +58,7 @@ impl Pools {
     }
 
     /// Whether the policy takes tokens.
-    pub(super) const fn are_lent(&self) -> bool {
+    pub(super) const fn takes_tokens(&self) -> bool {
         self.throttle.is_some()
     }
 

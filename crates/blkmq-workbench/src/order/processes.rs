@@ -142,7 +142,7 @@ impl Groups {
     }
 }
 
-/// The clients and groups that a scheduler was told of.
+/// The clients and groups that have joined a scheduler.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
     clients: BTreeMap<u32, (ClientId, IoPriority)>,
@@ -151,7 +151,7 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// Tells a scheduler of all that are in the files. A group that has no weight there has the default.
+    /// Joins all processes and groups of the files to a scheduler. A group that has no weight there has the default.
     ///
     /// # Errors
     /// There are more groups than a scheduler may have.

@@ -1,4 +1,4 @@
-//! What Linux's scheduler was told and what it decided, in one order.
+//! The events that Linux's scheduler saw and its decisions, in one order.
 
 use super::decisions::Line;
 use crate::TextError;

@@ -159,6 +159,7 @@ fn sectors(job: Job) -> Vec<u64> {
 
 #[test]
 fn nothing_of_the_ramp_is_counted() {
+    let short = outcome(Job { ramp_time: SECOND, number_ios: Some(10), ..reads() });
     let ramped = timed(SECOND, Job { ramp_time: SECOND / 2, ..depth(8, reads()) });
     let mut bench = Bench::over(open(TIMED), &[ramped], &setup(ClockKind::Virtual)).expect("it fits");
     let outcome = bench.run(&Control::default()).expect("it runs");
@@ -169,7 +170,6 @@ fn nothing_of_the_ramp_is_counted() {
     assert_eq!(job.direction(Direction::Read).latency.count(), job.ios());
     assert_eq!(bench.queue().counters().completed, 1_200_000, "the queue did what was not counted");
     assert!((800_000..800_008).contains(&outcome.layer.stats.completed), "{:?}", outcome.layer.stats);
-    let short = outcome(Job { ramp_time: SECOND, number_ios: Some(10), ..reads() });
     assert_eq!((short.ios(), short.runtime_ns), (0, 0), "it ended before anything was to be counted");
 }
 

@@ -23,7 +23,7 @@ impl Worker {
         self.is_watched |= self.pace.is_some() || self.think.is_some();
         self.is_ramping = self.plan.ramp_ns > 0;
         self.measure_from(first);
-        self.cell.tell(0, 0, 0.0);
+        self.cell.report(0, 0, 0.0);
     }
 
     /// Begins the counting, or the ramp before it.
@@ -148,7 +148,7 @@ impl Worker {
             let loops = self.plan.job.loops as f64;
             (loops - self.loops_left as f64 + self.pattern.fraction()) / loops
         };
-        self.cell.tell(self.before.0 + ios, self.before.1 + bytes, of_time.max(of_passes));
+        self.cell.report(self.before.0 + ios, self.before.1 + bytes, of_time.max(of_passes));
         if self.end.is_some_and(|end| self.now >= end) && self.then != NextPhase::Over {
             self.end = None;
             self.is_ending = true;
