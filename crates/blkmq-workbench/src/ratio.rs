@@ -146,13 +146,6 @@ impl Turns {
         Spread::new(&self.rates[variant])
     }
 
-    /// Whether every variant's ratio to the first one is resolved.
-    #[must_use]
-    pub fn is_resolved(&self) -> bool {
-        let pairs: Vec<_> = (1..self.rates.len()).map(|variant| (0, variant)).collect();
-        self.are_resolved(&pairs)
-    }
-
     /// Whether the ratios of these pairs are resolved, as [`ratio`](Self::ratio) computes them. The ratio of a variant
     /// to itself always is.
     #[must_use]

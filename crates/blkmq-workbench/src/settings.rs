@@ -5,6 +5,7 @@ use std::str::FromStr;
 use blkmq_sched::{Description, KnobError, SCHEDULERS, Scheduler, Setting, Throttle};
 
 use crate::TextError;
+use crate::text::numbered_lines;
 
 /// The files of Linux's `queue/` directory.
 const QUEUE_ATTRIBUTES: &str = "add_random async_depth atomic_write_boundary_bytes atomic_write_max_bytes atomic_write_unit_max_bytes \
@@ -54,12 +55,8 @@ impl Settings {
     pub fn parse(file: &str, text: &str) -> Result<Self, TextError> {
         let mut scheduler = None;
         let mut entries = Vec::new();
-        for (index, line) in text.lines().enumerate() {
-            let line = line.trim();
-            if line.is_empty() || line.starts_with('#') {
-                continue;
-            }
-            let fault = |what| TextError::in_line(file, index + 1, what);
+        for (number, line) in numbered_lines(text) {
+            let fault = |what| TextError::in_line(file, number, what);
             let Some((name, value)) = line.split_once(char::is_whitespace) else {
                 return Err(fault(format!("'{line}' is not of the form NAME VALUE, as in 'nr_requests 64'")));
             };
@@ -69,7 +66,7 @@ impl Settings {
                     fault(format!("'{value}' does not say which scheduler is active, as 'none [mq-deadline]' does"))
                 })?);
             } else {
-                let place = format!("{file}: line {}", index + 1);
+                let place = format!("{file}: line {number}");
                 entries.push(Entry { place, name: name.to_owned(), value: value.to_owned(), knob_only: false });
             }
         }

@@ -20,6 +20,11 @@ impl TextError {
     }
 }
 
+/// The lines of a text that are neither empty nor comments, which begin with `#`, each with its number from 1.
+pub(crate) fn numbered_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    (1..).zip(text.lines().map(str::trim)).filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+}
+
 /// The one of `known` names that a misspelt `name` is most likely meant as, if any is near enough.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // The time to compute a distance grows with the product of both lengths. A word that is much longer than a name is

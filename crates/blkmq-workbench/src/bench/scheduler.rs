@@ -33,15 +33,9 @@ impl SchedulerSource {
     }
 }
 
-impl From<&str> for SchedulerSource {
-    fn from(name: &str) -> Self {
-        Self(Source::Named(name.to_owned()))
-    }
-}
-
-impl From<String> for SchedulerSource {
-    fn from(name: String) -> Self {
-        Self(Source::Named(name))
+impl<T: Into<String>> From<T> for SchedulerSource {
+    fn from(name: T) -> Self {
+        Self(Source::Named(name.into()))
     }
 }
 

@@ -42,6 +42,11 @@ fn job(options: &str) -> Job {
     file.jobs.remove(0)
 }
 
+/// The error for this file.
+fn error(text: &str) -> String {
+    parse(text, &[], Mode::Strict).unwrap_err().to_string()
+}
+
 /// The error for a file whose job has these options, without the place.
 fn complaint(options: &str) -> String {
     let text = format!("[a]\n{}", options.replace(' ', "\n"));
@@ -347,38 +352,30 @@ fn variables_and_included_files() {
     assert_eq!((&file.jobs[0].bs.read, file.jobs[0].numjobs), (&BlockSize::Fixed(8192), 3));
     assert_eq!(file.jobs[0].description.as_deref(), Some("$5 8k"));
     assert_eq!(parse("include common\n[a]\n", &[], Mode::Strict).unwrap().jobs[0].bs.read, BlockSize::Fixed(16384));
-    let complaint = |text: &str| parse(text, &[], Mode::Strict).unwrap_err().to_string();
     assert_eq!(
-        complaint("[a]\nbs=${NONE}\n"),
+        error("[a]\nbs=${NONE}\n"),
         "a.fio: line 2: option 'bs': the environment has no variable 'NONE'; set it before the run"
     );
-    assert_eq!(complaint("include wrong\n[a]\n"), "wrong: line 3: option 'bs': '0' is less than 1");
-    assert_eq!(complaint("\ninclude nothing\n"), "a.fio: line 2: cannot include 'nothing': there is no such file");
-    assert!(complaint("include itself\n").contains("more than 64 files are included"));
+    assert_eq!(error("include wrong\n[a]\n"), "wrong: line 3: option 'bs': '0' is less than 1");
+    assert_eq!(error("\ninclude nothing\n"), "a.fio: line 2: cannot include 'nothing': there is no such file");
+    assert!(error("include itself\n").contains("more than 64 files are included"));
 }
 
 #[test]
 fn unknown_and_missing_options_are_refused() {
-    let complaint = |text: &str| parse(text, &[], Mode::Strict).unwrap_err().to_string();
-    assert_eq!(
-        complaint("[a]\n\niodepht=4\n"),
-        "a.fio: line 3: option 'iodepht' is not known; did you mean 'iodepth'?"
-    );
-    assert_eq!(complaint("[a]\nfoo\n"), "a.fio: line 2: option 'foo' is not known; see fio's manual for its options");
-    assert_eq!(
-        complaint("[global]\nrunt1me=4\n"),
-        "a.fio: line 2: option 'runt1me' is not known; did you mean 'runtime'?"
-    );
-    assert!(complaint("[a]\nss=iops:10%\n").starts_with("a.fio: line 2: blkmq has no 'steadystate'; "));
+    assert_eq!(error("[a]\n\niodepht=4\n"), "a.fio: line 3: option 'iodepht' is not known; did you mean 'iodepth'?");
+    assert_eq!(error("[a]\nfoo\n"), "a.fio: line 2: option 'foo' is not known; see fio's manual for its options");
+    assert_eq!(error("[global]\nrunt1me=4\n"), "a.fio: line 2: option 'runt1me' is not known; did you mean 'runtime'?");
+    assert!(error("[a]\nss=iops:10%\n").starts_with("a.fio: line 2: blkmq has no 'steadystate'; "));
     assert!(parse("[a]\nzonemode=none\nnrfiles=1\n", &[], Mode::Strict).is_ok());
-    assert!(complaint("bs=4k\n[a]\n").contains("'bs' stands before the first section"));
-    assert!(complaint("[global]\n").contains("there is no job"));
-    assert!(complaint("[a]\nrw = read\n").contains("without blanks"));
+    assert!(error("bs=4k\n[a]\n").contains("'bs' stands before the first section"));
+    assert!(error("[global]\n").contains("there is no job"));
+    assert!(error("[a]\nrw = read\n").contains("without blanks"));
     for text in ["[]", "[a", "[a] b", "[a]]"] {
-        assert!(complaint(text).contains("is no section"), "{text}");
+        assert!(error(text).contains("is no section"), "{text}");
     }
-    assert_eq!(complaint("[a]\nbs=\u{1b}[2J\r\n").lines().count(), 1);
-    assert!(!complaint("[a]\nbs=\u{1b}[2J\r\n").contains('\u{1b}'));
+    assert_eq!(error("[a]\nbs=\u{1b}[2J\r\n").lines().count(), 1);
+    assert!(!error("[a]\nbs=\u{1b}[2J\r\n").contains('\u{1b}'));
 
     let text = "[global]\nioengine=rbd\npool=x\n[a]\nfoo=1\nwait_for=b\niodepth=4\n";
     let file = parse(text, &["bar=2"], Mode::Lenient).unwrap();
@@ -404,7 +401,7 @@ fn an_option_that_is_not_implemented_is_answered_by_what_to_write_instead() {
         ("max_latency=10", "no latency ends a job"),
         ("zoneskip=4k", "write 'rw=read:SKIP'"),
     ] {
-        let error = parse(&format!("[a]\n{option}\n"), &[], Mode::Strict).unwrap_err().to_string();
+        let error = error(&format!("[a]\n{option}\n"));
         assert!(error.contains("line 2: blkmq has no '") && error.contains(advice), "{error}");
     }
     // An advice names options that a job obeys.

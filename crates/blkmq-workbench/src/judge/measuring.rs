@@ -59,7 +59,7 @@ impl Measuring<'_> {
 
     /// Runs clients on `count` devices of a model, which they take in turn, or on the one real device.
     pub(super) fn run_on_many(&mut self, count: usize, clients: Vec<Plan>, end: End) -> Result<Outcome, JudgeError> {
-        self.site.run_on_many(count, self.contestant, &Load::new(clients, end), self.pool, self.stop)
+        self.site.run(count, self.contestant, &Load::new(clients, end), self.pool, self.stop)
     }
 
     pub(super) fn run(&mut self, clients: Vec<Plan>, end: End) -> Result<Outcome, JudgeError> {
@@ -67,7 +67,7 @@ impl Measuring<'_> {
     }
 
     pub(super) fn run_load(&mut self, load: &Load) -> Result<Outcome, JudgeError> {
-        self.site.run(self.contestant, load, self.pool, self.stop)
+        self.site.run(1, self.contestant, load, self.pool, self.stop)
     }
 }
 

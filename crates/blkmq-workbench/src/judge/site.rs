@@ -145,7 +145,7 @@ impl Site {
 
     /// Runs `load` behind a scheduler, on `count` devices of this kind, which each client takes in turn. A real device
     /// is one.
-    pub(super) fn run_on_many(
+    pub(super) fn run(
         &self,
         count: usize,
         contestant: &Contestant,
@@ -154,17 +154,6 @@ impl Site {
         stop: &AtomicBool,
     ) -> Result<Outcome, JudgeError> {
         run_on(self.drivers(count)?, self.is_model(), contestant, load, pool, stop)
-    }
-
-    /// Runs `load` behind a scheduler.
-    pub(super) fn run(
-        &self,
-        contestant: &Contestant,
-        load: &Load,
-        pool: &mut BufferPool,
-        stop: &AtomicBool,
-    ) -> Result<Outcome, JudgeError> {
-        self.run_on_many(1, contestant, load, pool, stop)
     }
 
     /// Fills a real device, where a hole would be read without the disk.
@@ -176,7 +165,7 @@ impl Site {
         let nr_writes = self.area.end * SECTOR / u64::from(FILL_BYTES);
         let writer = Plan::new("filler", Op::Write, FILL_BYTES, 8, self.area()).sequential(self.area());
         let end = End { operations: nr_writes, ..End::at(0, u64::MAX) };
-        self.run(&Contestant::named("none"), &Load::new(vec![writer], end), pool, stop).map(drop)
+        self.run(1, &Contestant::named("none"), &Load::new(vec![writer], end), pool, stop).map(drop)
     }
 }
 
@@ -233,7 +222,7 @@ impl Speed {
         let depth = site.depth().min(128);
         let reader = Plan::new("reader", Op::Read, super::load::SMALL, depth, site.area());
         let load = Load::new(vec![reader], End::after(time, 20_000));
-        let outcome = site.run(&Contestant::named("none"), &load, pool, stop)?;
+        let outcome = site.run(1, &Contestant::named("none"), &load, pool, stop)?;
         Ok(Self { iops: outcome.iops().max(1.0) })
     }
 }

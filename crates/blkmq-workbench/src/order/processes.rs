@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use blkmq_sched::{Class, ClientId, ClientSettings, DEFAULT_WEIGHT, GroupId, GroupSettings, IoPriority, Scheduler};
 
 use crate::TextError;
+use crate::text::numbered_lines;
 
 /// The most processes, and the most groups, that a recording may have.
 const MOST: usize = 1000;
@@ -42,12 +43,9 @@ impl Processes {
     /// The line and the word that cannot be read, a pid that is given twice, or more processes than 1000.
     pub fn parse(file: &str, text: &str) -> Result<Self, TextError> {
         let mut all: Vec<Process> = Vec::new();
-        for (index, line) in text.lines().enumerate() {
-            let fault = |what| TextError::in_line(file, index + 1, what);
+        for (number, line) in numbered_lines(text) {
+            let fault = |what| TextError::in_line(file, number, what);
             let words: Vec<&str> = line.split_whitespace().collect();
-            if words.first().is_none_or(|word| word.starts_with('#')) {
-                continue;
-            }
             let process = process(&words).map_err(fault)?;
             if process.pid.is_some() && all.iter().any(|other| other.pid == process.pid) {
                 return Err(fault(format!("process {} is given twice", words[0])));
@@ -112,21 +110,14 @@ impl Groups {
     /// The line and the word that cannot be read, a group that is given twice, or more groups than 1000.
     pub fn parse(file: &str, text: &str) -> Result<Self, TextError> {
         let mut all = BTreeMap::new();
-        for (index, line) in text.lines().enumerate() {
-            let fault = |what| TextError::in_line(file, index + 1, what);
+        for (number, line) in numbered_lines(text) {
+            let fault = |what| TextError::in_line(file, number, what);
             let words: Vec<&str> = line.split_whitespace().collect();
-            let [path, .., weight] = words[..] else {
-                if words.is_empty() {
-                    continue;
-                }
+            let [path, .., word] = words[..] else {
                 return Err(fault(format!("'{line}' is not of the form PATH WEIGHT, as in 'a/x default 100'")));
             };
-            if path.starts_with('#') {
-                continue;
-            }
-            let weight = weight.parse().ok().filter(|weight| (1..=1000).contains(weight));
-            let weight = weight
-                .ok_or_else(|| fault(format!("'{}' is not a weight from 1 to 1000", words.last().unwrap_or(&""))))?;
+            let weight = word.parse().ok().filter(|weight| (1..=1000).contains(weight));
+            let weight = weight.ok_or_else(|| fault(format!("'{word}' is not a weight from 1 to 1000")))?;
             let path = path.trim_matches('/');
             if path.split('/').any(str::is_empty) {
                 return Err(fault(format!("'{}' is not the path of a group, as in 'a/x'", words[0])));

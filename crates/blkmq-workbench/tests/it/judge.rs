@@ -375,33 +375,30 @@ fn a_scheduler_that_lends_the_share_of_a_thinking_client_fails_that_row_alone() 
     assert_eq!(failed(false), [("Q6", "thinker 10:1 beside a flood".to_owned())]);
 }
 
-/// Red if a write that is never served counts for nothing because it never ends in time.
-#[test]
-fn a_scheduler_that_starves_writes_fails_the_deadlines() {
-    let starver = || {
-        let mut scheduler = MqDeadline::new();
-        for name in ["writes_starved", "write_expire"] {
-            scheduler.set_knob(name, i64::from(i32::MAX)).expect("it is the largest value");
-        }
-        Box::new(scheduler) as Box<dyn Scheduler>
-    };
-    assert_eq!(failed(planted("starver", Promises::MQ_DEADLINE, starver)), BTreeSet::from(["Q8"]));
+/// mq-deadline with knobs under which reads starve writes.
+fn starver() -> Box<dyn Scheduler> {
+    let mut scheduler = MqDeadline::new();
+    for name in ["writes_starved", "write_expire"] {
+        scheduler.set_knob(name, i64::from(i32::MAX)).expect("it is the largest value");
+    }
+    Box::new(scheduler)
 }
 
-/// Red if the order of dispatch is not compared with what waits.
+/// Red if a write that is never served counts for nothing because it never ends in time, if the order of dispatch is
+/// not compared with what waits, or if time in which the device has nothing to do counts only where clients have
+/// nothing to do either.
 #[test]
-fn a_scheduler_that_inverts_order_fails_the_order() {
-    let inverter = || Box::new(Faulty::new(Fault::Inverts)) as Box<dyn Scheduler>;
-    assert_eq!(failed(planted("inverter", Promises::MQ_DEADLINE, inverter)), BTreeSet::from(["Q13"]));
-}
-
-/// Red if time in which the device has nothing to do counts only where clients have nothing to do either.
-#[test]
-fn a_scheduler_that_idles_with_work_waiting_fails_the_conservation() {
-    let idler = || Box::new(Faulty::new(Fault::Idles)) as Box<dyn Scheduler>;
-    assert_eq!(failed(planted("idler", Promises::MQ_DEADLINE, idler)), BTreeSet::from(["Q10"]));
-    let forgetter = || Box::new(Faulty::new(Fault::Forgets)) as Box<dyn Scheduler>;
-    assert_eq!(failed(planted("forgetter", Promises::NOTHING, forgetter)), BTreeSet::from(["Q10"]));
+fn a_scheduler_with_a_fault_fails_the_test_that_is_about_it() {
+    let faulty = |name, promises, fault| planted(name, promises, move || Box::new(Faulty::new(fault)));
+    for (contestant, test) in [
+        (planted("starver", Promises::MQ_DEADLINE, starver), "Q8"),
+        (faulty("inverter", Promises::MQ_DEADLINE, Fault::Inverts), "Q13"),
+        (faulty("idler", Promises::MQ_DEADLINE, Fault::Idles), "Q10"),
+        (faulty("forgetter", Promises::NOTHING, Fault::Forgets), "Q10"),
+    ] {
+        let name = contestant.name.clone();
+        assert_eq!(failed(contestant), BTreeSet::from([test]), "{name}");
+    }
 }
 
 /// Red if idling that a scheduler asks for is not told apart from idling that nothing explains.

@@ -22,7 +22,7 @@ struct Machine {
 fn compare(machine: &Machine, ratio: f64, rounds: usize, random: &mut SmallRng) -> Ratio {
     let mut turns = Turns::new(2);
     let mut slice = 0.0;
-    while turns.rounds() < rounds && !turns.is_resolved() {
+    while turns.rounds() < rounds && !turns.are_resolved(&[(0, 1)]) {
         for _ in 0..4 {
             let mut log = machine.noise * random.sample::<f64, _>(StandardNormal)
                 + machine.drift * slice
