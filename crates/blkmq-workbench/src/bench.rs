@@ -171,7 +171,7 @@ impl Bench {
         u16::try_from(most?).ok()
     }
 
-    /// As [`new`](Self::new), over a device that is open already; the setup's spec is not looked at.
+    /// As [`new`](Self::new), over an open device; the spec of the setup is ignored.
     ///
     /// # Errors
     /// What is wrong with the settings or a job.

@@ -105,7 +105,7 @@ pub struct Job {
 
     /// End after this time, even within a pass. Default: `None`.
     pub runtime: Option<Duration>,
-    /// Begin new passes until `runtime` is over; there is a `runtime` then. Default: false.
+    /// Begin new passes until `runtime` has elapsed; there is a `runtime` then. Default: false.
     pub time_based: bool,
     /// Run for this long before anything is measured; `runtime` counts from its end. Default: 0.
     pub ramp_time: Duration,

@@ -323,7 +323,8 @@ impl<'a> Replay<'a> {
         let chosen = self.scheduler.peek(&mut self.pools, at);
         self.pending = chosen.map(|chosen| PendingChoice { chosen, rq: self.waiting[&chosen], at, since: Vec::new() });
         if self.pending.is_none() {
-            // A look for aged requests that finds none may have begun a batch, and one for a token may have ended one.
+            // A search for aged requests that finds none may have begun a batch, and one for a token may have ended
+            // one.
             self.scheduler.dispatch(&mut self.pools, at);
         }
     }

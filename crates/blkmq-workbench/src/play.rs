@@ -70,7 +70,7 @@ impl FromStr for Speed {
 /// The results of the operations.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Outcome {
-    /// Operations that were submitted and are over, including those that failed.
+    /// Completed operations, including those that failed.
     pub completed: u64,
     /// The operations that failed, by status.
     pub failed: Vec<(Status, u64)>,
@@ -242,7 +242,7 @@ impl Player {
         }
     }
 
-    /// Takes the operations that are over. Returns false if there were none.
+    /// Reaps completed operations. Returns false if there were none.
     fn reap(&mut self, lane: &mut Lane<'_>, clock: &Clock) -> bool {
         if !lane.submitter.poll() {
             return false;

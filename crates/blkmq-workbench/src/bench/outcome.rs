@@ -34,7 +34,7 @@ pub struct JobOutcome {
     pub group: u32,
     /// Nanoseconds during which this thread was measured.
     pub runtime_ns: u64,
-    /// Operations that completed before the job's runtime was over; all of them if the job ended earlier. The number is
+    /// Operations that completed within the job's runtime; all of them if the job ended earlier. The number is
     /// for rates over a short time: an operation that is outstanding at the end of the runtime needs time beyond it, so
     /// it must not count.
     pub ios_in_time: u64,

@@ -34,7 +34,7 @@ struct Work {
     next: Option<Bio>,
 }
 
-/// An operation of the job, or a flush, that is over.
+/// A completed operation of the job, or flush.
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) op: Op,
@@ -135,7 +135,7 @@ impl Partials {
         }
     }
 
-    /// Returns the next operation that is over, after submitting the requests that have become possible.
+    /// Returns the next completed operation, after submitting the requests that have become possible.
     pub(super) fn reap(&mut self, submitter: &mut Submitter) -> Option<Finished> {
         self.resume_all(submitter);
         if let Some((place, status)) = self.refused.pop() {
@@ -209,7 +209,8 @@ impl Partials {
         submitter.flush_batch();
     }
 
-    /// Called when a request has completed. Returns the operation if it is over, and otherwise submits its write.
+    /// Called when a request has completed. Returns the operation after its last request, and submits its write before
+    /// that.
     fn advance(&mut self, submitter: &mut Submitter, done: Completion) -> Option<Finished> {
         let device_ns = device_ns(&done);
         let Completion { status, submitted, completed, bio, .. } = done;

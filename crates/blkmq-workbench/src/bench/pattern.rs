@@ -186,7 +186,7 @@ impl Pattern {
         self.left_alike -= nr;
     }
 
-    /// The next operation of this pass. `None` when the pass is over. `turn` may replace the direction that a mixture
+    /// The next operation of this pass. `None` at the end of the pass. `turn` may replace the direction that a mixture
     /// has drawn.
     pub(super) fn next(&mut self, turn: impl FnOnce(Direction) -> Direction) -> Option<Operation> {
         if self.left.1 == 0 {

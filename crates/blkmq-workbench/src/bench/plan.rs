@@ -283,12 +283,12 @@ impl Plan {
             || !startdelay.end().is_zero()
     }
 
-    /// Whether the job ends only when its time is over.
+    /// Whether only its runtime ends the job.
     pub(super) fn is_time_based(&self) -> bool {
         self.job.time_based && self.run_ns.is_some()
     }
 
-    /// Sets the plan to run for this many nanoseconds of measurement, with new passes until they are over.
+    /// Sets the plan to run for this many nanoseconds of measurement, with new passes until they have elapsed.
     pub(super) fn set_runtime(&mut self, ns: u64) {
         self.run_ns = Some(ns);
         self.job.time_based = true;

@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How far a run has come. Any thread may look at any time, without slowing the run down.
+/// The progress of a run. Any thread may read it at any time without slowing the run down.
 #[derive(Debug, Default)]
 pub struct Progress(Mutex<Vec<Arc<Cell>>>);
 
-/// How far a run has come at the moment of a look.
+/// The progress of a run at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Snapshot {
     /// Operations that completed, those of `ramp_time` included.

@@ -59,14 +59,14 @@ impl Recorder {
         }
     }
 
-    /// Notes an operation that is over.
+    /// Records a completed operation.
     #[inline(always)]
     pub(super) fn note(&mut self, done: &Completion) {
         let times = || (done.completed.since(done.submitted), device_ns(done));
         self.note_as(done.bio.op, done.bio.nr_sectors * SECTOR, done.status, times);
     }
 
-    /// Notes an operation of this many bytes that is over. `times`: its latency, and the part of it that it spent in
+    /// Records a completed operation of this many bytes. `times`: its latency, and the part of it that it spent in
     /// the device, in nanoseconds.
     #[inline(always)]
     pub(super) fn note_as(&mut self, op: Op, bytes: u64, status: Status, times: impl FnOnce() -> (u64, u64)) {
@@ -109,7 +109,7 @@ impl Recorder {
         self.slice_begin.after(SLICE_NS)
     }
 
-    /// Ends the slices that are over. If the measurement ends, it ends the last slice too.
+    /// Ends the slices whose time has elapsed. If the measurement ends, it ends the last slice too.
     pub(super) fn cut(&mut self, now: Time, is_last: bool) {
         while now >= self.slice_end() {
             self.end_slice(self.slice_end());

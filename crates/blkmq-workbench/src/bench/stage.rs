@@ -37,7 +37,7 @@ impl Stage {
         }
     }
 
-    /// Called when one thread's ramp is over. Counting of the queue begins when the last ramp is over.
+    /// Called when one thread's ramp has ended. Counting of the queue begins with the end of the last ramp.
     pub(super) fn ramp_is_over(&self, submitter: &Submitter) {
         if self.nr_ramping.fetch_sub(1, Ordering::Relaxed) == 1 {
             *self.base.lock().unwrap_or_else(PoisonError::into_inner) =

@@ -3,8 +3,8 @@
 //! As in fio, a job flushes before its next operation while the number of its writes is a multiple of either option. So
 //! a read between two writes is followed by another flush, and nothing flushes after the last operation of a job.
 //!
-//! After its first flush a job needs a completion for each further one. In fio a flush is over when it is submitted, so
-//! each operation of a job of full depth follows a completion. Here a flush is outstanding as any operation is, and
+//! After its first flush a job needs a completion for each further one. In fio a flush completes when it is submitted,
+//! so each operation of a job of full depth follows a completion. Here a flush is outstanding as any operation is, and
 //! completions that come meanwhile are saved up for the flushes that follow.
 
 use crate::job::{Direction, Job};

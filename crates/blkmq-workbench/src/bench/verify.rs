@@ -152,7 +152,7 @@ impl Verifier {
         Header { place, writer: self.writer, number: self.number, len, crc }.write(block);
     }
 
-    /// Called when an operation is over. Other operations no longer wait for it.
+    /// Called when an operation has completed. Other operations no longer wait for it.
     pub(super) fn over(&mut self, at: u64, bytes: u64) {
         let range = (at, at + bytes);
         if let Some(at) = self.in_flight.iter().position(|other| *other == range) {

@@ -39,7 +39,7 @@ const ALL: u64 = u64::MAX;
 /// The result of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RoundResult {
-    /// Something was submitted, or something was over.
+    /// Something was submitted or has completed.
     Busy,
     /// Nothing can be done until an operation completes, or until this time.
     Waits(Option<Time>),
@@ -114,13 +114,13 @@ pub(super) struct Worker {
     read_back: u64,
     read_back_since: Time,
     read_back_ns: u64,
-    /// Whether the run is over except for what has to be read back.
+    /// Whether only reading back is left of the run.
     is_ending: bool,
-    /// Operations that were over when the runtime ended.
+    /// Operations that had completed when the runtime ended.
     in_time: Option<u64>,
     /// What is wrong with the first block that does not hold what was written.
     wrong: Option<String>,
-    /// The time at the last look at the clock.
+    /// The time at the last reading of the clock.
     pub(super) now: Time,
     rounds: u32,
     /// The time of the next event that each round checks for: the end of the ramp, of a slice, or of the run.
@@ -259,7 +259,7 @@ impl Worker {
         RoundResult::Busy
     }
 
-    /// Whether the worker goes on only when all that is outstanding is over.
+    /// Whether the worker waits for all outstanding operations.
     pub(super) const fn wants_all(&self) -> bool {
         self.wanted >= self.outstanding
     }
@@ -291,7 +291,7 @@ impl Worker {
         self.taken = 0;
     }
 
-    /// Takes the wanted completions, as far as operations are over. Returns whether there were any.
+    /// Takes the wanted completions that are available. Returns whether there were any.
     fn take_wanted(&mut self) -> bool {
         let mut some = false;
         while self.wanted > 0 {
@@ -317,7 +317,7 @@ impl Worker {
         self.take_here(most)
     }
 
-    /// Takes up to `most` operations that are over. Polls if none is over at the start.
+    /// Takes up to `most` completed operations. Polls if there is none at the start.
     ///
     /// COST: for each operation the notes about it, and its buffer put aside. No clock is read.
     #[inline(always)]
@@ -382,7 +382,7 @@ impl Worker {
         1
     }
 
-    /// Examines an operation that is over more closely.
+    /// Examines a completed operation more closely.
     fn look_at(&mut self, op: Op, at: u64, bytes: u64, status: Status, buffers: &Buffers) {
         if !status.is_ok() {
             self.fail(describe_failure(op, at, bytes, status));

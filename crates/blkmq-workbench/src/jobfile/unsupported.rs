@@ -27,7 +27,7 @@ const WITHOUT_EFFECT: [&str; 4] = [
      numa_cpu_nodes numa_mem_policy clocksource gtod_cpu random_generator verify_async verify_dump verify_state_save \
      experimental_verify registerfiles sqthread_poll sqthread_poll_cpu nonvectored force_async uncached \
      userspace_reap",
-    // The contents of blocks. No device here looks at them.
+    // The contents of blocks. No device here reads them.
     "zero_buffers refill_buffers scramble_buffers buffer_pattern buffer_compress_percentage buffer_compress_chunk \
      dedupe_percentage dedupe_mode dedupe_working_set_percentage dedupe_global",
     // What fio prints and logs. Here everything is in the table, in `--json` and in `--report`.

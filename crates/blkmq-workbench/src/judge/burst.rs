@@ -24,7 +24,7 @@ pub(super) const TEST: Test = Test {
 const MOST_MS: f64 = 100.0;
 /// The bandwidth that has to be reached, as a part of the steady one.
 const REACHED: f64 = 0.9;
-/// Operations of the window in which the bandwidth is looked at.
+/// Operations of the window over which the bandwidth is measured.
 const OPERATIONS: usize = 32;
 /// Operations that the reader does in its time, about.
 const LENGTH: u64 = 4000;

@@ -24,7 +24,7 @@ pub(super) const MOST_AHEAD: usize = 64;
 pub(super) struct ClientResult {
     /// How long the counted operations took.
     pub(super) latency: Latency,
-    /// Operations and bytes that were counted: those that were over after the warm-up and before the end.
+    /// Operations that completed after the warm-up and before the end, and their bytes.
     pub(super) operations: u64,
     pub(super) bytes: u64,
     /// Nanoseconds: the longest wait of any operation before the device got it, and the longest that the device took.
@@ -230,7 +230,7 @@ impl Worker {
         sector
     }
 
-    /// Takes the operations that are over. Returns how many were counted, and how many there were.
+    /// Reaps completed operations. Returns how many were counted, and how many there were.
     pub(super) fn reap(&mut self, window: Window, pool: &mut BufferPool) -> Result<(u64, u64), JudgeError> {
         let (mut counted, mut all) = (0, 0);
         while let Some(done) = self.submitters.iter_mut().find_map(Submitter::reap) {

@@ -19,7 +19,7 @@ pub(super) const LARGE: u32 = 65536;
 /// A step of a script: what is read, and when.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
-    /// Nanoseconds from the moment at which the step before was over.
+    /// Nanoseconds from the end of the previous step.
     pub(super) think_ns: u64,
     /// First sectors and lengths of reads that are not waited for.
     pub(super) ahead: Vec<(u64, u32)>,
@@ -156,7 +156,7 @@ pub(super) struct End {
 }
 
 impl End {
-    /// After this time or this many operations, whichever is over first. Of either, a tenth more goes before what is
+    /// After this time or this many operations, whichever comes first. Of either, a tenth more goes before what is
     /// counted.
     pub(super) fn after(time: Duration, operations: u64) -> Self {
         let time_ns = nanoseconds(time);

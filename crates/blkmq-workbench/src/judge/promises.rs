@@ -19,7 +19,7 @@ pub struct Deadlines {
     pub read_ns: u64,
     /// The same for a write.
     pub write_ns: u64,
-    /// Requests of one batch. A request whose time is over may have to wait for one batch.
+    /// Requests of one batch. An expired request may have to wait for one batch.
     pub batch: u64,
     /// How many batches of reads may pass waiting writes.
     pub starved: u64,

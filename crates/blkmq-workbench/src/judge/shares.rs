@@ -158,7 +158,7 @@ impl Sharing {
         Self {
             clients: std::iter::once(victim).chain(others).collect(),
             groups: vec![Group::new("victim"), Group::new("aggressor")],
-            // The others are looked at together.
+            // The others count together.
             shares: vec![0.5, 0.5],
             turns: Turns::Short,
         }

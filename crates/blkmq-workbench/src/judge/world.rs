@@ -130,12 +130,12 @@ struct Run<'q> {
     workers: Vec<Worker>,
     /// All submitters of a queue use the same hardware queue, so one of them polls for all.
     shares_all: bool,
-    /// The run ends when all scripts are over.
+    /// The run ends with the last script.
     has_script: bool,
     /// The worker that polled last, for each queue.
     pollers: Vec<usize>,
     outcome: Outcome,
-    /// Operations that are over: those that were counted, and all.
+    /// Completed operations: those that were counted, and all.
     counted: u64,
     all: u64,
     /// Since when the device has had nothing while requests wait, and whether the scheduler asked for that.
@@ -221,7 +221,7 @@ impl Run<'_> {
     }
 
     /// Lets one worker drive each queue for all, or all of them if they use different hardware queues. Returns whether
-    /// something is over.
+    /// anything completed.
     fn poll(&mut self, first: usize) -> bool {
         if !self.shares_all {
             return self.poll_all();
@@ -238,7 +238,7 @@ impl Run<'_> {
         any
     }
 
-    /// Called when a run is over and the scheduler holds back what waits, until something happens: one read more.
+    /// Submits one more read at the end of a run in which the scheduler holds back all waiting requests.
     fn nudge(&mut self, now: Time, pool: &mut BufferPool) -> Result<(), JudgeError> {
         self.nudges += 1;
         if self.nudges > MOST_NUDGES {

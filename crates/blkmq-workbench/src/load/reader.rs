@@ -141,7 +141,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The trace is over. Operations that may still be in a plug were in none.
+    /// Ends the trace. Operations that may still be in a plug were in none.
     ///
     /// # Errors
     /// The temporary file cannot be written.

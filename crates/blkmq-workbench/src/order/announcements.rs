@@ -84,7 +84,7 @@ impl<I: Iterator<Item = Result<Event, TextError>>> Announcements<I> {
         self.ahead.push_back((event, None));
     }
 
-    /// The run of insertions and merges behind an announcement is over.
+    /// Ends the run of insertions and merges behind an announcement.
     fn close(&mut self, announcement: &Announcement) {
         let at = usize::try_from(announcement.event - self.returned).expect("it is within the look-ahead");
         self.ahead[at].1 = announcement.confirmed();

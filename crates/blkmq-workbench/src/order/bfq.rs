@@ -419,7 +419,7 @@ impl Replay {
         self.note_end(info.client, event.time);
     }
 
-    /// A request of a process is over. Behind its last one it exits.
+    /// Counts a completed request of a process, which exits after its last one.
     fn note_end(&mut self, client: ClientId, now: u64) {
         let Some(remaining) = self.members.pid(client).and_then(|pid| self.remaining.get_mut(&pid)) else { return };
         remaining.outstanding = remaining.outstanding.saturating_sub(1);
