@@ -3,7 +3,7 @@
 use blkmq::IoPriority;
 
 /// What is to be done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ask {
     /// Read.
     Read,
@@ -13,6 +13,7 @@ pub enum Ask {
         fua: bool,
     },
     /// Make completed data durable.
+    #[default]
     Flush,
     /// Discard the blocks that lie whole within the range.
     Discard {
@@ -77,4 +78,11 @@ pub struct Request<F> {
     /// What the front-end needs to answer the request, as the client's own number for it. The engine hands it back, and
     /// does not look at it.
     pub own: F,
+}
+
+impl<F> Request<F> {
+    /// Makes a request with the priority of the queue's client and without hints.
+    pub fn new(ask: Ask, offset: u64, length: u64, own: F) -> Self {
+        Self { ask, offset, length, priority: None, hints: Hints::default(), own }
+    }
 }

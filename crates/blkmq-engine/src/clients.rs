@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use blkmq::event::EventFd;
 
+use self::counters::Outcomes;
 pub(crate) use self::counters::ThreadCounters;
 pub use self::entry::{ClientInfo, Entry};
 pub use self::errors::Errors;
@@ -41,26 +42,16 @@ struct Inside {
     nr_own: usize,
     rejected: Rejections,
     /// By front-end and export, the counts of connections that are closed.
-    past: BTreeMap<(FrontEnd, String), Past>,
-}
-
-/// What is kept of connections that are closed.
-#[derive(Debug, Clone, Copy, Default)]
-struct Past {
-    latencies: Latencies,
-    errors: Errors,
+    past: BTreeMap<(FrontEnd, String), Outcomes>,
 }
 
 impl Inside {
-    /// The connections that use an export through a front-end.
-    fn users(&self, front_end: FrontEnd, export: &str) -> impl Iterator<Item = &Arc<Entry>> {
-        let uses = move |entry: &&Arc<Entry>| entry.export().is_some_and(|name| name == export);
-        self.entries.values().filter(move |entry| entry.front_end == front_end).filter(uses)
-    }
-
-    /// What is kept of those that are closed.
-    fn past(&self, front_end: FrontEnd, export: &str) -> Past {
-        self.past.get(&(front_end, export.to_owned())).copied().unwrap_or_default()
+    /// How the requests of an export ended that came through a front-end, those of closed connections included.
+    fn outcomes(&self, front_end: FrontEnd, export: &str) -> Outcomes {
+        let uses =
+            |entry: &&Arc<Entry>| entry.front_end == front_end && entry.export().is_some_and(|name| name == export);
+        let past = self.past.get(&(front_end, export.to_owned())).copied();
+        self.entries.values().filter(uses).map(|entry| entry.outcomes()).chain(past).sum()
     }
 }
 
@@ -155,8 +146,7 @@ impl Clients {
             inside.nr_own -= usize::from(entry.is_own);
             if let Some(export) = entry.export() {
                 let past = inside.past.entry((entry.front_end, export.clone())).or_default();
-                past.latencies += entry.latencies();
-                past.errors += entry.errors();
+                *past = [*past, entry.outcomes()].into_iter().sum();
             }
         }
         self.left.notify_all();
@@ -174,19 +164,13 @@ impl Clients {
 
     /// How long the requests of an export took that came through a front-end, those of closed connections included.
     pub fn latencies(&self, front_end: FrontEnd, export: &str) -> Latencies {
-        let inside = self.lock();
-        let mut sum = inside.past(front_end, export).latencies;
-        inside.users(front_end, export).for_each(|entry| sum += entry.latencies());
-        sum
+        self.lock().outcomes(front_end, export).latencies
     }
 
     /// The requests of an export that came through a front-end and were answered with an error, those of closed
     /// connections included.
     pub fn errors(&self, front_end: FrontEnd, export: &str) -> Errors {
-        let inside = self.lock();
-        let mut sum = inside.past(front_end, export).errors;
-        inside.users(front_end, export).for_each(|entry| sum += entry.errors());
-        sum
+        self.lock().outcomes(front_end, export).errors
     }
 
     /// Connections, and bytes of memory that they have for data.
@@ -260,12 +244,17 @@ impl Inside {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::failure::Cause;
 
-    fn join(clients: &Clients, user: u32) -> Option<Arc<Entry>> {
+    pub(crate) fn join(clients: &Clients, user: u32) -> Option<Arc<Entry>> {
         clients.join(FrontEnd::Nbd, "a test".into(), Source::User(user), Arc::new(EventFd::new().unwrap()))
+    }
+
+    /// A connection of its own.
+    pub(crate) fn entry() -> Arc<Entry> {
+        join(&Clients::new(1), 0).unwrap()
     }
 
     /// Red if one source can have all places for negotiation, or if silent connections keep their places.

@@ -167,6 +167,8 @@ pub(crate) mod tests {
     use blkmq::driver::spec;
 
     use super::*;
+    use crate::clients::Clients;
+    use crate::clients::tests::join;
 
     /// An export of a device, by its spec.
     pub(crate) fn export(device: &str) -> Export {
@@ -194,10 +196,10 @@ pub(crate) mod tests {
         });
         assert_eq!(level, "export \"a\" gives the user 1 the priority level 8; give a number from 0 to 7");
         let name = error(|export| export.name = "x".repeat(4097));
-        assert_eq!(name, "the name of an export has 4097 bytes; at most 4096");
+        assert_eq!(name, format!("export \"{}\" has a name of 4097 bytes; at most 4096", "x".repeat(256)));
         let hidden = error(|export| export.name = "a\u{202e}b".to_owned());
-        let why = "a name has no characters that control a line or cannot be seen";
-        assert_eq!(hidden, format!("export \"a\\u{{202e}}b\": {why}"));
+        let why = "has a name with characters that control a line or cannot be seen; leave them out";
+        assert_eq!(hidden, format!("export \"a\\u{{202e}}b\" {why}"));
         let hidden = error(|export| {
             let who = Who::Certificate("gold\u{200b}".to_owned());
             export.allow = Some(Allow::Listed(vec![Permit { who, writes: false, priority: None }]));
@@ -211,12 +213,6 @@ pub(crate) mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "there are no descriptors")]
     fn a_client_gets_what_the_first_entry_for_it_says() {
-        use std::sync::Arc;
-
-        use blkmq::event::EventFd;
-
-        use crate::clients::{Clients, FrontEnd, Source};
-
         let urgent = IoPriority { class: Class::RealTime, level: 0 };
         let permit = |who, writes, priority| Permit { who, writes, priority };
         let list = vec![
@@ -226,9 +222,7 @@ pub(crate) mod tests {
         ];
         let export = export("ram,size=1M").allowing(Allow::Listed(list));
         let clients = Clients::new(9);
-        let join = |user: u32| {
-            clients.join(FrontEnd::Nbd, "a test".into(), Source::User(user), Arc::new(EventFd::new().unwrap())).unwrap()
-        };
+        let join = |user: u32| join(&clients, user).unwrap();
         let first = export.grant(&join(1));
         assert_eq!(first, Some(Grant { writes: true, priority: urgent }));
         let joined = export.join(&join(1)).unwrap();

@@ -12,9 +12,7 @@
 //! use blkmq::RequestQueue;
 //! use blkmq::driver::spec;
 //! use blkmq::event::EventFd;
-//! use blkmq_engine::{
-//!     Ask, Bounds, Session, Engine, Export, FrontEnd, Hints, Journal, Level, Request, Source, least_memory,
-//! };
+//! use blkmq_engine::{Ask, Bounds, Engine, Export, FrontEnd, Journal, Level, Request, Session, Source, least_memory};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let q = RequestQueue::builder(spec::open("ram,size=1M")?).build()?;
@@ -32,9 +30,7 @@
 //! let mut session = Session::new(&engine, 0, Arc::clone(&entry), submitter.nr_slots());
 //!
 //! // Its request. The front-end's own number for it comes back with it.
-//! let hints = Hints::default();
-//! let read = Request { ask: Ask::Read, offset: 4096, length: 512, priority: None, hints, own: 7_u64 };
-//! session.take(&read).expect("it has no other request");
+//! session.take(&Request::new(Ask::Read, 4096, 512, 7_u64)).expect("it has no other request");
 //! session.submit(&mut submitter);
 //! let (id, failure) = loop {
 //!     match session.next_finished() {

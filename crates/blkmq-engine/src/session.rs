@@ -394,7 +394,7 @@ impl<F: Copy + Default> Session<F> {
                 // The next piece of the write may have the memory.
                 let size = footprint(buffer.len()).min(task.promised);
                 task.promised -= size;
-                self.pool.forgo(size);
+                self.pool.account.give(size);
                 // The client may never send the rest of the write, and others may wait for the memory meanwhile.
                 if task.is_receiving {
                     self.pool.shrink();

@@ -1,5 +1,6 @@
 //! What one thread of a client counts, and how the thread is woken.
 
+use std::iter::Sum;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -86,11 +87,24 @@ impl ThreadCounters {
         self.memory.load(Ordering::Relaxed)
     }
 
-    pub(super) fn latencies(&self) -> Latencies {
-        self.meter.read()
+    pub(super) fn outcomes(&self) -> Outcomes {
+        Outcomes { latencies: self.meter.read(), errors: self.errors.read() }
     }
+}
 
-    pub(super) fn errors(&self) -> Errors {
-        self.errors.read()
+/// How requests ended: how long they took, and with which errors.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Outcomes {
+    pub(super) latencies: Latencies,
+    pub(super) errors: Errors,
+}
+
+impl Sum for Outcomes {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |mut sum, more| {
+            sum.latencies += more.latencies;
+            sum.errors += more.errors;
+            sum
+        })
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use blkmq::event::EventFd;
 use blkmq::{Notify, is_hidden};
 
-use super::counters::ThreadCounters;
+use super::counters::{Outcomes, ThreadCounters};
 use super::errors::Errors;
 use super::front::FrontEnd;
 use super::latency::Latencies;
@@ -229,16 +229,8 @@ impl Entry {
         self.is_displaced.store(false, Ordering::Relaxed);
     }
 
-    pub(super) fn latencies(&self) -> Latencies {
-        let mut sum = Latencies::default();
-        self.threads.iter().for_each(|counters| sum += counters.latencies());
-        sum
-    }
-
-    pub(super) fn errors(&self) -> Errors {
-        let mut sum = Errors::default();
-        self.threads.iter().for_each(|counters| sum += counters.errors());
-        sum
+    pub(super) fn outcomes(&self) -> Outcomes {
+        self.threads.iter().map(|counters| counters.outcomes()).sum()
     }
 
     /// Bytes of memory that the connection has for data.
@@ -249,6 +241,7 @@ impl Entry {
     pub(super) fn info(&self) -> ClientInfo {
         let counts = self.threads.iter().map(|counters| counters.requests());
         let [answers, requests] = counts.fold([0; 2], |sum, more| [sum[0] + more[0], sum[1] + more[1]]);
+        let Outcomes { latencies, errors } = self.outcomes();
         let blocked = self.blocked.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_micros);
         ClientInfo {
             number: self.number,
@@ -261,9 +254,9 @@ impl Entry {
             unanswered: requests.saturating_sub(answers),
             unread: blocked.map(|blocked| self.since.elapsed().saturating_sub(blocked)),
             bytes: self.threads.iter().map(|counters| counters.bytes()).sum(),
-            errors: self.errors(),
+            errors,
             memory: self.memory(),
-            latencies: self.latencies(),
+            latencies,
         }
     }
 }

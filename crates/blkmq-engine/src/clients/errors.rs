@@ -9,11 +9,6 @@ use crate::failure::Cause;
 /// Kinds of error.
 const NR_KINDS: usize = Cause::ALL.len();
 
-/// The index of a kind.
-fn index(cause: Cause) -> usize {
-    Cause::ALL.iter().position(|kind| *kind == cause).expect("it has every kind")
-}
-
 /// How many requests were answered with an error, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Errors([u64; NR_KINDS]);
@@ -22,7 +17,7 @@ impl Errors {
     /// How many requests were answered with this error.
     #[must_use]
     pub fn of(&self, cause: Cause) -> u64 {
-        self.0[index(cause)]
+        self.0[cause as usize]
     }
 
     /// How many requests were answered with any error.
@@ -45,7 +40,7 @@ pub(super) struct ErrorMeter([AtomicU64; NR_KINDS]);
 impl ErrorMeter {
     /// Counts a request that is answered with this error.
     pub(super) fn count(&self, cause: Cause) {
-        add(&self.0[index(cause)], 1);
+        add(&self.0[cause as usize], 1);
     }
 
     pub(super) fn read(&self) -> Errors {

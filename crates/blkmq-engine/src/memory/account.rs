@@ -150,24 +150,22 @@ impl Drop for Account {
 
 #[cfg(test)]
 mod tests {
-    use blkmq::event::EventFd;
-
     use super::*;
-    use crate::clients::{Clients, FrontEnd, Source};
+    use crate::clients::tests::entry;
 
     /// Red if a connection whose client takes nothing stands in line, or stays there: it would keep others waiting.
     #[test]
     #[cfg_attr(miri, ignore = "there are no descriptors")]
     fn a_connection_whose_client_takes_nothing_stands_in_no_line() {
         const MIB: usize = 1 << 20;
-        let bell = Arc::new(EventFd::new().unwrap());
-        let entry = Clients::new(1).join(FrontEnd::Nbd, "a test".into(), Source::User(0), Arc::clone(&bell)).unwrap();
+        let entry = entry();
+        let bell = &entry.bell;
         // 8 MiB for each of four connections, and 96 MiB for all.
         let budget = Arc::new(Budget::new(129 * MIB, 4));
         let mut account = Account::new(Arc::clone(&budget), Arc::clone(entry.counters(0)));
         assert!(account.take(9 * MIB, true) && !account.is_in_the_way(), "nobody waits");
-        assert_eq!(budget.take(99, &bell, 0, 95 * MIB..=95 * MIB, true), 95 * MIB);
-        assert_eq!(budget.take(98, &bell, 0, MIB..=MIB, true), 0);
+        assert_eq!(budget.take(99, bell, 0, 95 * MIB..=95 * MIB, true), 95 * MIB);
+        assert_eq!(budget.take(98, bell, 0, MIB..=MIB, true), 0);
         assert!(account.is_in_the_way(), "it has some of the common part, and another one waits");
         budget.forget(98);
         account.give(9 * MIB);

@@ -19,7 +19,7 @@ const MAX_KEPT: usize = 8 << 20;
 pub(crate) struct Pool {
     by_size: [Vec<Buffer>; NR_SIZES],
     kept: usize,
-    account: Account,
+    pub(crate) account: Account,
     /// Whether every read of the device fills the whole buffer.
     keeps_data: bool,
 }
@@ -68,28 +68,6 @@ impl Pool {
     pub(crate) fn promise(&mut self, bytes: usize, in_line: bool) -> bool {
         // If buffers are kept for later, they are freed before the connection waits for memory.
         self.account.take(bytes, in_line) || (self.kept > 0 && self.clear().take(bytes, in_line))
-    }
-
-    /// Called when no promise that was refused is asked for again.
-    pub(crate) fn wait_no_more(&mut self) {
-        self.account.wait_no_more();
-    }
-
-    /// Notes whether the client takes nothing of what waits for it.
-    #[inline]
-    pub(crate) fn note_deaf(&mut self, is_deaf: bool) {
-        self.account.note_deaf(is_deaf);
-    }
-
-    /// Whether another connection waits for memory of the common part, and this one has some.
-    pub(crate) fn is_in_the_way(&self) -> bool {
-        self.account.is_in_the_way()
-    }
-
-    /// Gives back this many bytes of a promise, which are not needed any more.
-    #[inline]
-    pub(crate) fn forgo(&mut self, bytes: usize) {
-        self.account.give(bytes);
     }
 
     /// A buffer of this length, at most 64 MiB, that a promise covers. The contents are left from the buffer's last
@@ -210,17 +188,13 @@ impl Pool {
 mod tests {
     use std::sync::Arc;
 
-    use blkmq::event::EventFd;
-
     use super::*;
-    use crate::clients::{Clients, FrontEnd, Source};
+    use crate::clients::tests::entry;
     use crate::memory::budget::Budget;
 
     /// A pool that may have as much memory as it wants.
     fn pool() -> Pool {
-        let bell = Arc::new(EventFd::new().unwrap());
-        let entry = Clients::new(1).join(FrontEnd::Nbd, "a test".into(), Source::User(0), bell).unwrap();
-        Pool::new(true, Account::new(Arc::new(Budget::new(1 << 40, 1)), Arc::clone(entry.counters(0))))
+        Pool::new(true, Account::new(Arc::new(Budget::new(1 << 40, 1)), Arc::clone(entry().counters(0))))
     }
 
     #[test]
@@ -270,26 +244,25 @@ mod tests {
     #[cfg_attr(miri, ignore = "there are no descriptors")]
     fn what_is_kept_does_not_keep_the_common_part() {
         const MIB: usize = 1 << 20;
-        let bell = Arc::new(EventFd::new().unwrap());
-        let entry = Clients::new(1).join(FrontEnd::Nbd, "a test".into(), Source::User(0), Arc::clone(&bell)).unwrap();
+        let entry = entry();
         // 8 MiB for each of four connections, and 96 MiB for all.
         let budget = Arc::new(Budget::new(129 * MIB, 4));
         let mut pool = Pool::new(true, Account::new(Arc::clone(&budget), Arc::clone(entry.counters(0))));
         assert!(pool.promise(8 * MIB, true));
         let buffers: Vec<_> = (0..8).map(|_| pool.take(MIB).unwrap()).collect();
-        pool.forgo(8 * MIB);
+        pool.account.give(8 * MIB);
         buffers.into_iter().for_each(|buffer| pool.give(buffer));
         assert_eq!(pool.kept, 8 * MIB);
         assert!(pool.promise(16 * MIB, true));
         let free = |budget: &Budget| {
-            let free = budget.take(99, &bell, 0, 1..=usize::MAX, false);
+            let free = budget.take(99, &entry.bell, 0, 1..=usize::MAX, false);
             budget.give(free);
             free
         };
         assert_eq!(free(&budget), 80 * MIB, "half of what the requests need, and as much again for what is kept");
         pool.shrink();
         assert_eq!((free(&budget), pool.kept), (87 * MIB, MIB), "a little is left, for the next request");
-        pool.forgo(16 * MIB);
+        pool.account.give(16 * MIB);
         pool.shrink();
         assert_eq!((free(&budget), pool.kept), (96 * MIB, MIB));
     }

@@ -6,7 +6,7 @@ use blkmq::Status;
 
 use super::Session;
 use super::task::TaskId;
-use crate::ask::{Ask, Hints, Request};
+use crate::ask::{Ask, Request};
 use crate::failure::{Cause, Failure};
 
 impl<F: Copy + Default> Session<F> {
@@ -15,9 +15,7 @@ impl<F: Copy + Default> Session<F> {
     /// allow no further request.
     #[cold]
     pub fn refuse(&mut self, own: F, failure: Failure, brings_data: bool) -> Option<TaskId> {
-        let (ask, hints) = (Ask::Tell { bytes: 0 }, Hints::default());
-        let request = Request { ask, offset: 0, length: 0, priority: None, hints, own };
-        let id = self.enter(&request, [0; 2])?;
+        let id = self.enter(&Request::new(Ask::Tell { bytes: 0 }, 0, 0, own), [0; 2])?;
         let task = self.tasks.get_mut(id);
         (task.failure, task.taken) = (Some(Box::new(failure)), None);
         self.begin(id, brings_data);
@@ -50,7 +48,7 @@ impl<F: Copy + Default> Session<F> {
     /// Called when a request that was not taken, because there was no memory, will not be tried again. Until then this
     /// session stands in the line for memory, and clients behind it get none.
     pub fn wait_no_more(&mut self) {
-        self.pool.wait_no_more();
+        self.pool.account.wait_no_more();
     }
 
     /// Fails the changes of parts of blocks, and those that wait for such changes, whose turn does not come because the
@@ -81,14 +79,14 @@ impl<F: Copy + Default> Session<F> {
     ///
     /// COST: a store; a lock where a request of this session waits for memory.
     pub fn note_deaf(&mut self, is_deaf: bool) {
-        self.pool.note_deaf(is_deaf);
+        self.pool.account.note_deaf(is_deaf);
     }
 
     /// Whether another client can begin nothing for want of memory, and this one has more than its own part.
     ///
     /// COST: a lock where it has more.
     pub fn is_in_the_way(&self) -> bool {
-        self.pool.is_in_the_way()
+        self.pool.account.is_in_the_way()
     }
 
     /// Called when every task is forgotten, and no more requests come.

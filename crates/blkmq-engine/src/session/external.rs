@@ -167,7 +167,7 @@ mod tests {
             (write, Hints { meta: true, ..none }, Flags { meta: true, sync: true, fua: true, ..Flags::NONE }),
         ] {
             let mut session = session("ram,size=1M", 8);
-            let request = Request { ask, offset: 0, length: 4096, priority: None, hints, own: 3 };
+            let request = Request { hints, ..Request::new(ask, 0, 4096, 3) };
             let brought = || Buffers::One(Buffer::zeroed(4096));
             assert!(session.take_external(&request, &mut brought()).is_some());
             assert!(session.take_external(&request, &mut brought()).is_none(), "its bounds are its own");
@@ -181,8 +181,7 @@ mod tests {
     fn a_buffer_that_cannot_be_cut_comes_back() {
         let mut session = session("hdd,size=1M,max_sectors=8", 1);
         assert_eq!(session.plan.data, 4096);
-        let request =
-            Request { ask: Ask::Read, offset: 0, length: 8192, priority: None, hints: Hints::default(), own: 3 };
+        let request = Request::new(Ask::Read, 0, 8192, 3);
         let id = session.take_external(&request, &mut Buffers::One(Buffer::zeroed(8192))).unwrap();
         let (finished, failure) = session.next_finished().unwrap();
         assert_eq!((finished, failure.map(|failure| failure.cause)), (id, Some(Cause::Invalid)));
@@ -197,9 +196,7 @@ mod tests {
         for (fast, expected) in [(true, blkmq::Op::WriteZeroes), (false, blkmq::Op::Write)] {
             let mut session = session("null,size=1M", 8);
             let ask = Ask::WriteZeroes { fua: false, no_hole: true, fast };
-            session
-                .take(&Request { ask, offset: 0, length: 4096, priority: None, hints: Hints::default(), own: 3 })
-                .unwrap();
+            session.take(&Request::new(ask, 0, 4096, 3)).unwrap();
             assert_eq!(session.waiting[0].op, expected);
         }
     }

@@ -55,7 +55,7 @@ impl<F: Copy + Default> Session<F> {
     pub fn forget(&mut self, id: TaskId) {
         let Self { tasks, pool, bytes, counters, .. } = self;
         let task = tasks.get_mut(id);
-        pool.forgo(std::mem::take(&mut task.promised));
+        pool.account.give(std::mem::take(&mut task.promised));
         if !task.data.is_empty() {
             task.data.drain(..).for_each(|buffer| pool.give(buffer));
         }

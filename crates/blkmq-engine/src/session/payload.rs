@@ -57,7 +57,7 @@ impl<F: Copy + Default> Session<F> {
                 continue;
             }
             let Some(mut buffer) = pool.take(whole) else {
-                pool.forgo(footprint(whole));
+                pool.account.give(footprint(whole));
                 task.failure = Some(Box::new(Failure::no_memory()));
                 return Piece::Useless;
             };

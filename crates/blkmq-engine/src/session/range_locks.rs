@@ -100,11 +100,22 @@ pub(super) struct RangeLocks {
     table: Mutex<Table>,
 }
 
-fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
-    one.start < other.end && other.start < one.end
+impl Claim {
+    /// Whether the claim and another one, of a part or not, cannot be served at the same time.
+    fn conflicts(&self, blocks: &Range<u64>, is_part: bool) -> bool {
+        (self.is_part || is_part) && self.blocks.start < blocks.end && blocks.start < self.blocks.end
+    }
 }
 
 impl Table {
+    /// Passes claims of parts that other connections than this one have entered behind `seen`, if `passes` says so.
+    fn pass_news(&mut self, number: usize, seen: Ticket, mut passes: impl FnMut(Ticket, &Range<u64>) -> bool) {
+        let news = self.claims.range(seen + 1..).filter(|(_, claim)| claim.is_part && claim.owner != number);
+        let passed = news.filter(|(ticket, claim)| passes(**ticket, &claim.blocks)).map(|(ticket, _)| *ticket);
+        let passed: Vec<_> = passed.collect();
+        passed.into_iter().for_each(|ticket| self.clear_obstacle(ticket));
+    }
+
     /// Called when something that a claim waited for is over.
     fn clear_obstacle(&mut self, ticket: Ticket) {
         let Some(claim) = self.claims.get_mut(&ticket) else { return };
@@ -120,17 +131,16 @@ impl Table {
 
     fn end(&mut self, ticket: Ticket) {
         let Some(over) = self.claims.remove(&ticket) else { return };
-        let waits = |claim: &Claim| (claim.is_part || over.is_part) && overlap(&claim.blocks, &over.blocks);
-        let waiting: Vec<_> =
-            self.claims.range(ticket..).filter(|(_, claim)| waits(claim)).map(|(ticket, _)| *ticket).collect();
+        let later = self.claims.range(ticket..).filter(|(_, claim)| claim.conflicts(&over.blocks, over.is_part));
+        let waiting: Vec<_> = later.map(|(ticket, _)| *ticket).collect();
         waiting.into_iter().for_each(|ticket| self.clear_obstacle(ticket));
     }
 
     /// Enters a claim that waits for this many connections. Returns its ticket, and whether its turn has come.
     fn enter(&mut self, owner: usize, blocks: Range<u64>, is_part: bool, connections: usize) -> (Ticket, bool) {
         debug_assert!(!blocks.is_empty(), "a claim is for some block");
-        let before = |claim: &&Claim| (claim.is_part || is_part) && overlap(&claim.blocks, &blocks);
-        let obstacles = self.claims.values().filter(before).count() + connections;
+        let earlier = self.claims.values().filter(|claim| claim.conflicts(&blocks, is_part));
+        let obstacles = earlier.count() + connections;
         self.last += 1;
         self.claims.insert(self.last, Claim { owner, blocks, is_part, obstacles });
         (self.last, obstacles == 0)
@@ -195,19 +205,11 @@ impl Seat {
     /// Learns of the new claims, with their blocks. `passes` says for each whether the connection passes it at once. If
     /// not, [`pass`](Self::pass) passes it later. The connection's own claims whose turn has come are added to `ready`.
     /// Returns whether the table holds any claim.
-    pub(super) fn look(
-        &mut self,
-        ready: &mut Vec<Ticket>,
-        mut passes: impl FnMut(Ticket, &Range<u64>) -> bool,
-    ) -> bool {
+    pub(super) fn look(&mut self, ready: &mut Vec<Ticket>, passes: impl FnMut(Ticket, &Range<u64>) -> bool) -> bool {
         let mut table = self.range_locks.lock();
         if !self.rests {
-            let news =
-                table.claims.range(self.seen + 1..).filter(|(_, claim)| claim.is_part && claim.owner != self.number);
-            let passed: Vec<_> =
-                news.filter(|(ticket, claim)| passes(**ticket, &claim.blocks)).map(|(ticket, _)| *ticket).collect();
+            table.pass_news(self.number, self.seen, passes);
             self.seen = table.last;
-            passed.into_iter().for_each(|ticket| table.clear_obstacle(ticket));
         }
         if let Some(member) = table.members.get_mut(&self.number) {
             ready.append(&mut member.ready);
@@ -224,9 +226,7 @@ impl Seat {
     /// Rests. The connection has passed all claims that it knows of, and has no free change under way.
     pub(super) fn rest(&mut self) {
         let mut table = self.range_locks.lock();
-        let news = table.claims.range(self.seen + 1..).filter(|(_, claim)| claim.is_part && claim.owner != self.number);
-        let passed: Vec<_> = news.map(|(ticket, _)| *ticket).collect();
-        passed.into_iter().for_each(|ticket| table.clear_obstacle(ticket));
+        table.pass_news(self.number, self.seen, |_, _| true);
         if let Some(member) = table.members.get_mut(&self.number) {
             member.rests = true;
         }
@@ -257,7 +257,7 @@ impl Seat {
                 member.rests = false;
             }
         }
-        let is_met = table.claims.values().any(|claim| claim.is_part && overlap(&claim.blocks, blocks));
+        let is_met = table.claims.values().any(|claim| claim.conflicts(blocks, false));
         is_met.then(|| table.enter(self.number, blocks.clone(), false, 0).0)
     }
 
@@ -267,10 +267,10 @@ impl Seat {
         let mut table = self.range_locks.lock();
         let Table { members, claims, .. } = &mut *table;
         let Some(Claim { blocks, is_part, .. }) = claims.get(&ticket) else { return false };
-        let is_before = |claim: &Claim| (claim.is_part || *is_part) && overlap(&claim.blocks, blocks);
         let mut is_silent = false;
         for (number, member) in members.iter_mut().filter(|(number, _)| **number != self.number) {
-            let has_claim = || claims.range(..ticket).any(|(_, claim)| claim.owner == *number && is_before(claim));
+            let has_claim =
+                || claims.range(..ticket).any(|(_, claim)| claim.owner == *number && claim.conflicts(blocks, *is_part));
             // Only the claim of a part waits for others to pass it.
             if *is_part && !member.rests || has_claim() {
                 is_silent |= now.saturating_duration_since(*member.asked.get_or_insert(now)) >= idle_timeout;

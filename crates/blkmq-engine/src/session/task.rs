@@ -9,7 +9,7 @@ use crate::failure::Failure;
 pub type TaskId = u16;
 
 /// A request, from the time when it is taken until it is forgotten.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Task {
     pub(super) ask: Ask,
     pub(super) offset: u64,
@@ -74,27 +74,7 @@ impl Tasks {
     #[cold]
     fn add(&mut self) -> Option<TaskId> {
         let id = TaskId::try_from(self.places.len()).ok().filter(|id| *id < self.most)?;
-        self.places.push(Task {
-            ask: Ask::Flush,
-            offset: 0,
-            length: 0,
-            priority: None,
-            hints: Hints::default(),
-            by_writing: false,
-            next: 0,
-            end: 0,
-            outstanding: 0,
-            is_receiving: false,
-            taken: None,
-            failure: None,
-            charge: 0,
-            promised: 0,
-            data: Vec::new(),
-            skip: 0,
-            surplus: 0,
-            is_brought: false,
-            brought: Buffers::None,
-        });
+        self.places.push(Task::default());
         Some(id)
     }
 

@@ -8,8 +8,8 @@ use blkmq::driver::{Batch, Driver, Topology, spec};
 use blkmq::event::EventFd;
 use blkmq::{Buffer, Buffers, Limits, RequestQueue, Status, Submitter, Time};
 use blkmq_engine::{
-    Ask, Bounds, Cause, Engine, Entry, Export, Failure, FrontEnd, Hints, Journal, Level, Piece, Request, Session,
-    Source, TaskId, least_memory, sleep,
+    Ask, Bounds, Cause, Engine, Entry, Export, Failure, FrontEnd, Journal, Level, Piece, Request, Session, Source,
+    TaskId, least_memory, sleep,
 };
 
 const MIB: usize = 1 << 20;
@@ -95,14 +95,7 @@ impl Client {
 
     /// What the device has there, read into memory of the engine.
     fn read(&mut self, offset: usize, len: usize) -> Vec<u8> {
-        let request = Request {
-            ask: Ask::Read,
-            offset: offset as u64,
-            length: len as u64,
-            priority: None,
-            hints: Hints::default(),
-            own: 0,
-        };
+        let request = Request::new(Ask::Read, offset as u64, len as u64, 0);
         let id = self.session.take(&request).expect("there is room");
         let (_, failure) = self.finish();
         let bytes = self.session.pieces(id).flatten().copied().collect();
@@ -113,8 +106,7 @@ impl Client {
 
     /// Does a request with the guest's memory. Returns the cause of its failure, and the buffers.
     fn do_brought(&mut self, ask: Ask, offset: u64, mut buffers: Buffers) -> (Option<Cause>, Buffers) {
-        let request =
-            Request { ask, offset, length: buffers.len() as u64, priority: None, hints: Hints::default(), own: 7 };
+        let request = Request::new(ask, offset, buffers.len() as u64, 7);
         let id = self.session.take_external(&request, &mut buffers).expect("there is room");
         assert!(matches!(buffers, Buffers::None));
         let (finished, failure) = self.finish();
@@ -191,7 +183,7 @@ fn what_cannot_be_done_with_brought_memory_is_refused() {
     }
     assert_eq!(client.do_brought(Ask::Flush, 0, one(4096)).0, Some(Cause::Invalid));
     assert_eq!(engine.clients.list()[0].memory, 0, "nothing of the engine's memory is used");
-    let request = Request { ask: Ask::Read, offset: 0, length: 4096, priority: None, hints: Hints::default(), own: 0 };
+    let request = Request::new(Ask::Read, 0, 4096, 0);
     for taken in 0..9 {
         let mut buffers = one(4096);
         let id = client.session.take_external(&request, &mut buffers);
@@ -260,7 +252,7 @@ fn nothing_behind_the_last_byte_is_told_done() {
     let engine = engine_of(Arc::new(Odd));
     let mut client = Client::new(&engine, FrontEnd::VhostUser, 8);
     let guest = Guest::new(1024);
-    let (write, hints) = (Ask::Write { fua: false }, Hints::default());
+    let write = Ask::Write { fua: false };
     for (offset, len, expected) in [(0, 512, None), (512, 512, Some(Cause::Invalid)), (0, 1024, Some(Cause::Invalid))] {
         for ask in [Ask::Read, write] {
             let buffers = Buffers::One(guest.buffer(0, len));
@@ -268,8 +260,7 @@ fn nothing_behind_the_last_byte_is_told_done() {
         }
         let zeroes = Ask::WriteZeroes { fua: false, no_hole: false, fast: true };
         for ask in [Ask::Read, write, Ask::Discard { fua: false }, zeroes] {
-            let request = Request { ask, offset, length: len as u64, priority: None, hints, own: 0 };
-            let id = client.session.take(&request).expect("there is room");
+            let id = client.session.take(&Request::new(ask, offset, len as u64, 0)).expect("there is room");
             if ask == write && expected.is_none() {
                 let Piece::Here(buffer, 0) = client.session.next_piece(id) else { panic!("there is memory") };
                 client.session.take_piece(id, buffer);
@@ -290,18 +281,10 @@ fn nothing_behind_the_last_byte_is_told_done() {
 fn brought_memory_takes_its_turn_at_blocks_that_others_change_in_part() {
     let engine = engine("ram,size=1M,bs=4K");
     let [mut part, mut whole] = [FrontEnd::Nbd, FrontEnd::VhostUser].map(|front| Client::new(&engine, front, 8));
-    let mut guest = Guest::new(4096);
+    let (mut guest, write) = (Guest::new(4096), Ask::Write { fua: false });
     for round in 1..=9_u8 {
         // A part of the first block, whose bytes come first.
-        let write = Request {
-            ask: Ask::Write { fua: false },
-            offset: 512,
-            length: 512,
-            priority: None,
-            hints: Hints::default(),
-            own: 0,
-        };
-        let id = part.session.take(&write).unwrap();
+        let id = part.session.take(&Request::new(write, 512, 512, 0)).unwrap();
         let Piece::Here(mut buffer, filled) = part.session.next_piece(id) else { panic!("there is memory") };
         buffer[filled..].fill(round);
         part.session.take_piece(id, buffer);
@@ -311,10 +294,8 @@ fn brought_memory_takes_its_turn_at_blocks_that_others_change_in_part() {
         whole.step();
         part.session.submit(&mut part.submitter);
         guest.bytes().fill(!round);
-        let ask = Ask::Write { fua: false };
-        let request = Request { ask, offset: 0, length: 4096, priority: None, hints: Hints::default(), own: 0 };
         let mut buffers = Buffers::One(guest.buffer(0, 4096));
-        let other = whole.session.take_external(&request, &mut buffers).unwrap();
+        let other = whole.session.take_external(&Request::new(write, 0, 4096, 0), &mut buffers).unwrap();
         whole.step();
         let mut left = 2;
         while left > 0 {
@@ -343,10 +324,9 @@ fn a_task_that_is_cut_short_ends_with_what_it_has_begun() {
     let mut client = Client::new(&engine, FrontEnd::VhostUser, 1);
     let guest = Guest::new(4 * MIB);
     for (length, expected) in [(4 * MIB, Some(Cause::Shutdown)), (512, None)] {
-        let (ask, hints) = (Ask::Read, Hints::default());
-        let request = Request { ask, offset: 0, length: length as u64, priority: None, hints, own: 0 };
-        let id =
-            client.session.take_external(&request, &mut Buffers::One(guest.buffer(0, length))).expect("there is room");
+        let request = Request::new(Ask::Read, 0, length as u64, 0);
+        let mut buffers = Buffers::One(guest.buffer(0, length));
+        let id = client.session.take_external(&request, &mut buffers).expect("there is room");
         client.session.cut_short(id);
         assert!(client.session.next_finished().is_none(), "its first operation is not over");
         let (finished, failure) = client.finish();
@@ -365,8 +345,7 @@ fn the_edges_of_fast_zeroes_count_for_memory() {
     let mut client = Client::new(&engine, FrontEnd::VhostUser, 8);
     for (length, expected) in [(4096, 0), (4096 + 512, 4096)] {
         let ask = Ask::WriteZeroes { fua: false, no_hole: false, fast: true };
-        let request = Request { ask, offset: 8192, length, priority: None, hints: Hints::default(), own: 0 };
-        let id = client.session.take(&request).expect("there is room");
+        let id = client.session.take(&Request::new(ask, 8192, length, 0)).expect("there is room");
         assert_eq!(engine.clients.list()[0].memory, expected);
         let (finished, failure) = client.finish();
         assert_eq!((finished, failure), (id, None));

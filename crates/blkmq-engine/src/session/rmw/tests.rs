@@ -7,20 +7,27 @@ use blkmq::{Class, IoPriority, RequestQueue};
 
 use super::*;
 use crate::ask::Ask;
-use crate::clients::{Clients, FrontEnd, Source};
+use crate::clients::tests::entry;
 use crate::memory::account::Account;
 use crate::memory::budget::Budget;
 use crate::session::range_locks::RangeLocks;
 
-fn rmw(block: u32) -> ReadModifyWrite {
-    let q = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
-    ReadModifyWrite::new(block, RangeLocks::of(&q).join(Arc::new(EventFd::new().unwrap())))
+fn queue() -> RequestQueue {
+    RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap()
+}
+
+fn seat(q: &RequestQueue) -> Seat {
+    RangeLocks::of(q).join(Arc::new(EventFd::new().unwrap()))
+}
+
+fn rmw(q: &RequestQueue) -> ReadModifyWrite {
+    ReadModifyWrite::new(4096, seat(q))
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn bytes_are_rounded_to_blocks_outwards_and_inwards() {
-    let rmw = rmw(4096);
+    let rmw = rmw(&queue());
     for (bytes, around, within, nr_edges) in [
         (0..4096, 0..4096, 0..4096, 0),
         (1..4096, 0..4096, 4096..4096, 1),
@@ -41,12 +48,11 @@ fn bytes_are_rounded_to_blocks_outwards_and_inwards() {
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn a_connection_that_comes_later_looks_before_its_first_change() {
-    let q = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
-    let bell = || Arc::new(EventFd::new().unwrap());
-    let mut first = RangeLocks::of(&q).join(bell());
+    let q = queue();
+    let mut first = seat(&q);
     let (ticket, is_due) = first.claim_part(0..4096, true);
     assert!(is_due, "there is nobody to ask");
-    let mut late = ReadModifyWrite::new(4096, RangeLocks::of(&q).join(bell()));
+    let mut late = rmw(&q);
     assert!(late.is_wary());
     assert!(late.seat.claim_whole(&(0..4096)).is_some(), "it waits for the claim");
     first.end(ticket);
@@ -55,12 +61,11 @@ fn a_connection_that_comes_later_looks_before_its_first_change() {
 /// A first connection, which has claimed the first and the third block. And a second connection with changes of the
 /// first block that wait for the first connection: as many as may have claims, and one more.
 fn crowded() -> (Seat, [Ticket; 2], ReadModifyWrite, Bench) {
-    let q = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
-    let bell = || Arc::new(EventFd::new().unwrap());
-    let mut first = RangeLocks::of(&q).join(bell());
+    let q = queue();
+    let mut first = seat(&q);
     let tickets = [0..4096, 8192..12288].map(|blocks| first.claim_part(blocks, true).0);
     let mut bench = Bench::new();
-    let mut rmw = ReadModifyWrite::new(4096, RangeLocks::of(&q).join(bell()));
+    let mut rmw = rmw(&q);
     (0..=MAX_CLAIMS).for_each(|_| bench.change(&mut rmw, 0));
     assert_eq!((rmw.claims.len(), rmw.backlog.len()), (MAX_CLAIMS, 1));
     (first, tickets, rmw, bench)
@@ -76,13 +81,11 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let bell = Arc::new(EventFd::new().unwrap());
-        let entry = Clients::new(1).join(FrontEnd::Nbd, "a test".into(), Source::User(0), bell).unwrap();
         let mut tasks = Tasks::new(1);
         let task = tasks.take().unwrap();
         let all = tasks.get_mut(task);
         (all.ask, all.length) = (Ask::Discard { fua: false }, 1 << 20);
-        let pool = Pool::new(true, Account::new(Arc::new(Budget::new(1 << 30, 1)), Arc::clone(entry.counters(0))));
+        let pool = Pool::new(true, Account::new(Arc::new(Budget::new(1 << 30, 1)), Arc::clone(entry().counters(0))));
         Self { tasks, task, pool, waiting: VecDeque::new() }
     }
 
@@ -152,7 +155,7 @@ fn a_connection_whose_rest_has_ended_within_a_look_looks_again() {
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn a_change_of_a_part_has_the_priority_of_its_request() {
-    let (mut rmw, mut bench) = (rmw(4096), Bench::new());
+    let (mut rmw, mut bench) = (rmw(&queue()), Bench::new());
     let priority = Some(IoPriority { class: Class::Idle, level: 3 });
     let task = bench.task;
     bench.tasks.get_mut(task).priority = priority;
@@ -190,9 +193,8 @@ fn what_an_operation_is_for_comes_back_with_it_and_epochs_go_round() {
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn a_change_fails_if_a_thread_is_stuck_and_waits_for_a_device_that_is_slow() {
     for is_stuck in [true, false] {
-        let q = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
-        let rmw = || ReadModifyWrite::new(4096, RangeLocks::of(&q).join(Arc::new(EventFd::new().unwrap())));
-        let [mut own, mut other] = [(); 2].map(|()| rmw());
+        let q = queue();
+        let [mut own, mut other] = [(); 2].map(|()| rmw(&q));
         let [mut bench, mut beside] = [(); 2].map(|()| Bench::new());
         beside.change(&mut other, 0);
         assert_eq!(beside.waiting.len(), 1, "it is free");

@@ -154,7 +154,7 @@ fn a_server_that_wants_certificates_does_not_start_before_it_is_said_whose() {
     };
     let unsaid = || Export::new("a", queue("ram,size=1M"));
     let refused = of(unsaid(), Some(verifying())).unwrap_err();
-    assert!(refused.starts_with("clients have to show certificates, but nothing says which of them"), "{refused}");
+    assert!(refused.starts_with("export \"a\" has no list of clients, although clients have to show"), "{refused}");
     assert_eq!(of(unsaid().allowing(Allow::Anybody), Some(verifying())), Ok(()));
     assert_eq!(of(unsaid(), None), Ok(()));
     let without = of(export("a", &[certificate("gold", true)]), None).unwrap_err();
