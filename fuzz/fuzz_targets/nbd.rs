@@ -7,6 +7,7 @@ mod reach;
 
 use std::sync::Arc;
 
+use blkmq_engine::{Ask, Terms as ExportTerms};
 use blkmq_export::nbd::command::{Command, Terms};
 use blkmq_export::nbd::negotiation::{Agreement, Encryption, MAX_NEGOTIATION, MAX_OPTION, Negotiation, Offer, Step};
 use blkmq_export::nbd::{OPTION_REPLY_MAGIC, Request};
@@ -77,15 +78,15 @@ fn negotiate(encryption: Encryption, bytes: &[u8], piece: usize, reached: &mut R
 fn check(request: &Request, terms: &Terms, reached: &mut Reached) {
     match terms.check(request) {
         Ok(Command::Disconnect) => (),
-        Ok(Command::Flush) => assert!(terms.can_flush),
+        Ok(Command::Operation(Ask::Flush)) => assert!(terms.export.can_flush),
         Ok(command) => {
             reached.add("requests let through", 1);
             let end = request.offset.checked_add(request.length.into()).expect("no end overflows");
-            assert!(end <= terms.size);
-            let is_change = !matches!(command, Command::Read | Command::Cache | Command::BlockStatus { .. });
-            assert!(!(is_change && terms.is_read_only));
-            let has_data = matches!(command, Command::Read | Command::Write { .. });
-            assert!(!has_data || request.length <= terms.maximum);
+            assert!(end <= terms.export.size);
+            if let Command::Operation(ask) = command {
+                assert!(!(ask.changes() && terms.export.is_read_only));
+                assert!(!matches!(ask, Ask::Read | Ask::Write { .. }) || request.length <= terms.maximum);
+            }
         }
         Err(refusal) => {
             reached.add("requests refused", 1);
@@ -107,18 +108,18 @@ fn run(bytes: &[u8], reached: &mut Reached) {
             bytes,
         ),
     };
-    let terms = Terms {
+    let is_first = agreement.export == 0;
+    let export = ExportTerms {
         size: SIZE,
         block: 512,
-        maximum: 65536,
-        is_read_only: agreement.export == 1,
-        can_flush: agreement.export == 0,
-        can_fua: agreement.export == 0,
-        can_trim: true,
+        is_read_only: !is_first,
+        can_flush: is_first,
+        can_fua: is_first,
+        can_discard: true,
         can_zero: true,
-        has_structured_replies: agreement.has_structured_replies,
-        has_allocation: agreement.has_allocation,
     };
+    let Agreement { has_structured_replies, has_allocation, .. } = agreement;
+    let terms = Terms { export, maximum: 65536, has_structured_replies, has_allocation };
     while let Some((head, more)) = rest.split_first_chunk() {
         let Ok(request) = Request::decode(head) else { break };
         check(&request, &terms, reached);

@@ -9,11 +9,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::thread;
 
+use blkmq_engine::{Ask, Cause, Terms as ExportTerms};
 use blkmq_export::nbd::command::{Command, NoRequest, Terms};
 use blkmq_export::nbd::negotiation::{Agreement, Encryption, Negotiation, Offer, Step};
 use blkmq_export::nbd::reply::Head;
 use blkmq_export::nbd::{
-    Inquiry, MAX_PAYLOAD, OptionReply, Request, commands, option, option_replies, options, transmission,
+    Errno, Inquiry, MAX_PAYLOAD, OptionReply, Request, commands, option, option_replies, options, transmission,
 };
 
 const SIZE: u64 = 1 << 30;
@@ -45,18 +46,11 @@ fn serve(mut stream: UnixStream) -> Outcome<()> {
     let (mut input, mut output) = (Vec::new(), Vec::new());
     let mut buffer = vec![0; RECEIVED_AT_ONCE];
     let Some(agreement) = negotiate(&mut stream, &mut input, &mut output, &mut buffer)? else { return Ok(()) };
-    let terms = Terms {
-        size: SIZE,
-        block: 1,
-        maximum: MAX_PAYLOAD,
-        is_read_only: false,
-        can_flush: true,
-        can_fua: true,
-        can_trim: false,
-        can_zero: false,
-        has_structured_replies: agreement.has_structured_replies,
-        has_allocation: agreement.has_allocation,
-    };
+    let (is_read_only, can_discard, can_zero) = (false, false, false);
+    let export =
+        ExportTerms { size: SIZE, block: 1, is_read_only, can_flush: true, can_fua: true, can_discard, can_zero };
+    let Agreement { has_structured_replies, has_allocation, .. } = agreement;
+    let terms = Terms { export, maximum: MAX_PAYLOAD, has_structured_replies, has_allocation };
     loop {
         let Some(used) = answer(&terms, &input, &mut output)? else { return Ok(()) };
         input.drain(..used);
@@ -116,7 +110,7 @@ fn answer(terms: &Terms, input: &[u8], output: &mut Vec<u8>) -> Outcome<Option<u
         let (cookie, is_structured) = (request.cookie, terms.has_structured_replies);
         match terms.check(&request) {
             Ok(Command::Disconnect) => return Ok(None),
-            Ok(Command::Read) => {
+            Ok(Command::Operation(Ask::Read)) => {
                 let head = if is_structured {
                     Head::data(cookie, request.offset, request.length)
                 } else {
@@ -131,12 +125,16 @@ fn answer(terms: &Terms, input: &[u8], output: &mut Vec<u8>) -> Outcome<Option<u
                 output.extend_from_slice(&[0; 4]);
             }
             Ok(_) => output.extend_from_slice(Head::simple(cookie, None).bytes()),
-            Err(refusal) if is_structured => {
-                let (head, message) = Head::error(cookie, refusal.errno, &refusal.message);
+            Err(failure) => {
+                let errno = if failure.cause == Cause::NoSpace { Errno::NoSpace } else { Errno::Invalid };
+                let (head, message) = if is_structured {
+                    Head::error(cookie, errno, &failure.message)
+                } else {
+                    (Head::simple(cookie, Some(errno)), "")
+                };
                 output.extend_from_slice(head.bytes());
                 output.extend_from_slice(message.as_bytes());
             }
-            Err(refusal) => output.extend_from_slice(Head::simple(cookie, Some(refusal.errno)).bytes()),
         }
     }
     Ok(Some(used))

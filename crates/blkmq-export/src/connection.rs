@@ -106,30 +106,33 @@ fn broken(error: SystemError) -> Ending {
     Ending::Broken(error.into())
 }
 
-/// A client from its connection on.
+/// A client that negotiates, and then is served.
 pub(crate) struct Connection {
     stream: Stream,
     shared: Arc<Shared>,
     entry: Arc<Entry>,
     input: Input,
+    /// Answers of the negotiation that are not sent yet.
+    output: Vec<u8>,
+    /// The end of the negotiation, at the latest.
+    deadline: Instant,
 }
 
 impl Connection {
-    /// Makes a connection. `socket` must be non-blocking.
+    /// Makes a connection, whose negotiation begins now. `socket` must be non-blocking.
     pub(crate) fn new(socket: OwnedFd, shared: Arc<Shared>, entry: Arc<Entry>) -> Self {
-        Self { stream: Stream::new(socket), shared, entry, input: Input::new() }
+        let deadline = Instant::now() + shared.negotiation_timeout;
+        Self { stream: Stream::new(socket), shared, entry, input: Input::new(), output: Vec::new(), deadline }
     }
 
     /// Serves the client until the end. All operations of the client are over when this returns.
     pub(crate) fn run(mut self) -> Result<(), Ending> {
-        let deadline = Instant::now() + self.shared.negotiation_timeout;
-        let mut output = Vec::new();
-        let Some((agreement, mut submitter)) = self.negotiate(&mut output, deadline)? else { return Ok(()) };
-        let Self { mut stream, shared, entry, input } = self;
-        let export = &shared.engine.exports[agreement.export];
+        let Some((agreement, mut submitter)) = self.negotiate()? else { return Ok(()) };
+        self.send_all()?;
+        let Self { stream, shared, entry, input, .. } = self;
         submitter.set_notify(Some(entry.bell.clone()));
-        send_all(&mut stream, &shared, &entry, &mut output, deadline)?;
-        shared.engine.inform(format_args!("{entry} uses export {:?}", export.name));
+        let name = &shared.engine.exports[agreement.export].name;
+        shared.engine.inform(format_args!("{entry} uses export {name:?}"));
         let adapter = Adapter::new(&shared.engine, &agreement, submitter.nr_slots(), Arc::clone(&entry));
         let stop = shared.engine.stop.clone();
         Transmission::new(stream, entry, stop, shared.stall_timeout, submitter, adapter, input).run()
@@ -137,23 +140,22 @@ impl Connection {
 
     /// Talks to the client until it has chosen an export, and has a place in that export's queue. The answer to the
     /// choice is left in `output`. `None` if the client wants no export.
-    fn negotiate(&mut self, output: &mut Vec<u8>, deadline: Instant) -> Result<Option<(Agreement, Submitter)>, Ending> {
-        let Self { stream, shared, entry, input } = self;
-        let encryption = shared.tls.as_ref().map_or(Encryption::Off, Tls::encryption);
-        let handshake = Arc::new(Handshake::new(Arc::clone(shared), Arc::clone(entry)));
-        let mut negotiation = Negotiation::begin(Arc::clone(&handshake), encryption, output);
+    fn negotiate(&mut self) -> Result<Option<(Agreement, Submitter)>, Ending> {
+        let encryption = self.shared.tls.as_ref().map_or(Encryption::Off, Tls::encryption);
+        let handshake = Arc::new(Handshake::new(Arc::clone(&self.shared), Arc::clone(&self.entry)));
+        let mut negotiation = Negotiation::begin(Arc::clone(&handshake), encryption, &mut self.output);
         loop {
             // Nothing is answered before the last answer is sent, so a client that does not read cannot make `output`
             // grow.
-            send_all(stream, shared, entry, output, deadline)?;
-            let (used, step) = negotiation.advance(input.bytes(), output);
-            input.consume(used);
+            self.send_all()?;
+            let (used, step) = negotiation.advance(self.input.bytes(), &mut self.output);
+            self.input.consume(used);
             match step {
                 Step::On => (),
-                Step::Short => receive(stream, shared, entry, input, deadline)?,
+                Step::Short => self.receive()?,
                 Step::Secure => {
-                    send_all(stream, shared, entry, output, deadline)?;
-                    secure(stream, shared, entry, input, deadline)?;
+                    self.send_all()?;
+                    self.secure()?;
                 }
                 Step::Chosen(agreement) => {
                     let submitter = handshake.take_place().expect("a client that is admitted has joined the queue");
@@ -161,7 +163,7 @@ impl Connection {
                 }
                 Step::Aborted => {
                     // A client that does not wait for this answer does nothing wrong.
-                    let _ = send_all(stream, shared, entry, output, deadline);
+                    let _ = self.send_all();
                     return Ok(None);
                 }
                 Step::Refused => return Err(Ending::Refused),
@@ -169,102 +171,84 @@ impl Connection {
             }
         }
     }
-}
 
-/// How long the negotiation may still take. An error if that time is over, or if the server does not run any more.
-fn time_left(shared: &Shared, entry: &Entry, deadline: Instant) -> Result<Duration, Ending> {
-    if shared.engine.stop.phase() != Phase::Running {
-        return Err(Ending::Stopped);
+    /// How long the negotiation may still take. An error if that time is over, or if the server does not run any more.
+    fn time_left(&self) -> Result<Duration, Ending> {
+        if self.shared.engine.stop.phase() != Phase::Running {
+            return Err(Ending::Stopped);
+        }
+        if self.entry.is_displaced() {
+            return Err(Ending::Displaced);
+        }
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(Ending::Late(self.shared.negotiation_timeout)) } else { Ok(left) }
     }
-    if entry.is_displaced() {
-        return Err(Ending::Displaced);
-    }
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(Ending::Late(shared.negotiation_timeout)) } else { Ok(left) }
-}
 
-/// Waits for the socket while there is time and the server runs.
-fn wait_until(
-    stream: &Stream,
-    shared: &Shared,
-    entry: &Entry,
-    events: PollFlags,
-    deadline: Instant,
-) -> Result<(), Ending> {
-    // The state is also checked before the wait: the thread that stops the server rings the bells only of the clients
-    // that it finds.
-    let left = time_left(shared, entry, deadline)?;
-    wait(Some(stream.as_fd()), &entry.bell, events, Some(left)).map(|_| ())
-}
+    /// Waits for the socket while there is time and the server runs.
+    fn wait_for(&self, events: PollFlags) -> Result<(), Ending> {
+        // The state is also checked before the wait: the thread that stops the server rings the bells only of the
+        // clients that it finds.
+        let left = self.time_left()?;
+        wait(Some(self.stream.as_fd()), &self.entry.bell, events, Some(left)).map(drop)
+    }
 
-/// Begins to encrypt the connection. The client has been told that already.
-fn secure(stream: &mut Stream, shared: &Shared, entry: &Entry, input: &Input, deadline: Instant) -> Result<(), Ending> {
-    // A client waits for the answer to STARTTLS. Bytes that came together with the STARTTLS may be from an attacker on
-    // the way. If these bytes stayed, they would count as the client's words inside TLS.
-    if !input.bytes().is_empty() {
-        return Err(Ending::Negotiation("the client went on in the clear after it had asked for TLS".into()));
-    }
-    if let Some(tls) = &shared.tls {
-        stream.secure(&tls.config()).map_err(Ending::Handshake)?;
-    }
-    loop {
-        match stream.shake_hands() {
-            Ok(true) => break,
-            Ok(false) => {
-                entry.note_word();
-                time_left(shared, entry, deadline)?;
+    /// Begins to encrypt the connection. The client has been told that already.
+    fn secure(&mut self) -> Result<(), Ending> {
+        // A client waits for the answer to STARTTLS. Bytes that came together with the STARTTLS may be from an attacker
+        // on the way. If these bytes stayed, they would count as the client's words inside TLS.
+        if !self.input.bytes().is_empty() {
+            return Err(Ending::Negotiation("the client went on in the clear after it had asked for TLS".into()));
+        }
+        if let Some(tls) = &self.shared.tls {
+            self.stream.secure(&tls.config()).map_err(Ending::Handshake)?;
+        }
+        loop {
+            match self.stream.shake_hands() {
+                Ok(true) => break,
+                Ok(false) => {
+                    self.entry.note_word();
+                    self.time_left()?;
+                }
+                Err(System(SystemError::INTR)) => _ = self.time_left()?,
+                Err(System(SystemError::AGAIN)) => {
+                    self.wait_for(if self.stream.wants_write() { PollFlags::OUT } else { PollFlags::IN })?;
+                }
+                Err(fault) => return Err(Ending::Handshake(fault)),
             }
-            Err(System(SystemError::INTR)) => _ = time_left(shared, entry, deadline)?,
-            Err(System(SystemError::AGAIN)) => {
-                let events = if stream.wants_write() { PollFlags::OUT } else { PollFlags::IN };
-                wait_until(stream, shared, entry, events, deadline)?;
+        }
+        if let Some(name) = self.stream.peer_name() {
+            self.entry.identify(name);
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<(), Ending> {
+        loop {
+            match self.input.receive(&mut self.stream, &mut [], usize::MAX) {
+                Ok(received) if received.all == 0 => return Err(Ending::Gone),
+                Ok(_) => {
+                    self.entry.note_word();
+                    return Ok(());
+                }
+                Err(System(SystemError::AGAIN)) => self.wait_for(PollFlags::IN)?,
+                Err(System(SystemError::INTR)) => (),
+                Err(fault) => return Err(Ending::Broken(fault)),
             }
-            Err(fault) => return Err(Ending::Handshake(fault)),
         }
     }
-    if let Some(name) = stream.peer_name() {
-        entry.identify(name);
-    }
-    Ok(())
-}
 
-fn receive(
-    stream: &mut Stream,
-    shared: &Shared,
-    entry: &Entry,
-    input: &mut Input,
-    deadline: Instant,
-) -> Result<(), Ending> {
-    loop {
-        match input.receive(stream, &mut [], usize::MAX) {
-            Ok(received) if received.all == 0 => return Err(Ending::Gone),
-            Ok(_) => {
-                entry.note_word();
-                return Ok(());
+    /// Sends all of `output`.
+    fn send_all(&mut self) -> Result<(), Ending> {
+        let mut sent = 0;
+        while sent < self.output.len() || self.stream.wants_write() {
+            match self.stream.send(&[IoSlice::new(&self.output[sent..])]) {
+                Ok(more) => sent += more,
+                Err(System(SystemError::AGAIN)) => self.wait_for(PollFlags::OUT)?,
+                Err(System(SystemError::INTR)) => (),
+                Err(fault) => return Err(Ending::Broken(fault)),
             }
-            Err(System(SystemError::AGAIN)) => wait_until(stream, shared, entry, PollFlags::IN, deadline)?,
-            Err(System(SystemError::INTR)) => (),
-            Err(fault) => return Err(Ending::Broken(fault)),
         }
+        self.output.clear();
+        Ok(())
     }
-}
-
-fn send_all(
-    stream: &mut Stream,
-    shared: &Shared,
-    entry: &Entry,
-    output: &mut Vec<u8>,
-    deadline: Instant,
-) -> Result<(), Ending> {
-    let mut sent = 0;
-    while sent < output.len() || stream.wants_write() {
-        match stream.send(&[IoSlice::new(&output[sent..])]) {
-            Ok(more) => sent += more,
-            Err(System(SystemError::AGAIN)) => wait_until(stream, shared, entry, PollFlags::OUT, deadline)?,
-            Err(System(SystemError::INTR)) => (),
-            Err(fault) => return Err(Ending::Broken(fault)),
-        }
-    }
-    output.clear();
-    Ok(())
 }

@@ -2,10 +2,9 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
 
-use blkmq::{Buffer, Submitter, Time};
-use blkmq_engine::{Ask, Cause, Engine, Entry, Failure, Hints, Piece, Request, TaskId};
+use blkmq::Submitter;
+use blkmq_engine::{Ask, Cause, Engine, Entry, Failure, Request, TaskId};
 
 use super::Session;
 use super::offer::terms;
@@ -15,7 +14,7 @@ use super::stream::Stream;
 use crate::nbd::command::{Command, Terms};
 use crate::nbd::extents::{EXTENT_SIZE, MAX_EXTENTS, describe};
 use crate::nbd::negotiation::Agreement;
-use crate::nbd::reply::{Head, Refusal};
+use crate::nbd::reply::Head;
 use crate::nbd::{self, Errno};
 
 /// What a reply needs beside what the engine knows.
@@ -30,7 +29,7 @@ pub(super) struct Own {
 #[derive(Debug)]
 pub(super) struct Adapter {
     pub(super) terms: Terms,
-    session: Session,
+    pub(super) session: Session,
     outbox: Outbox,
 }
 
@@ -40,21 +39,6 @@ impl Adapter {
         let terms = terms(&engine.exports[agreement.export], agreement);
         let session = Session::new(engine, agreement.export, entry, nr_slots);
         Self { terms, session, outbox: Outbox::default() }
-    }
-
-    /// Tells the time, from which requests that are taken now are measured.
-    pub(super) fn set_now(&mut self, now: Time) {
-        self.session.set_now(now);
-    }
-
-    /// How long the thread may sleep before it submits again, if nothing wakes it.
-    pub(super) fn max_sleep(&self) -> Option<Duration> {
-        self.session.max_sleep()
-    }
-
-    /// Whether every request is answered.
-    pub(super) fn is_idle(&self) -> bool {
-        self.session.is_idle()
     }
 
     /// Whether there are replies that are not sent.
@@ -69,49 +53,19 @@ impl Adapter {
     }
 
     /// Takes a request, if the bounds allow one more. `checked` is the result of its check.
-    pub(super) fn take(&mut self, request: &nbd::Request, checked: Result<Command, Refusal>) -> Option<TaskId> {
+    pub(super) fn take(&mut self, request: &nbd::Request, checked: Result<Command, Failure>) -> Option<TaskId> {
         let mut own = Own { cookie: request.cookie, nr_extents: 0 };
         let ask = match checked {
-            Ok(Command::Read) => Ask::Read,
-            Ok(Command::Write { fua }) => Ask::Write { fua },
-            Ok(Command::Flush) => Ask::Flush,
-            Ok(Command::Trim { fua }) => Ask::Discard { fua },
-            Ok(Command::Cache) => Ask::Cache,
-            Ok(Command::WriteZeroes { fua, fast, no_hole }) => Ask::WriteZeroes { fua, no_hole, fast },
-            Ok(Command::BlockStatus { one }) => {
-                own.nr_extents = if one { 1 } else { MAX_EXTENTS };
+            Ok(Command::Operation(ask)) => ask,
+            Ok(Command::BlockStatus { max_extents }) => {
+                own.nr_extents = max_extents;
                 Ask::Tell { bytes: (MAX_EXTENTS * EXTENT_SIZE) as u32 }
             }
             // A client that leaves gets no answer, and is not taken.
             Ok(Command::Disconnect) => return None,
-            Err(Refusal { errno, message }) => {
-                let failure = Failure::new(cause(errno), message);
-                return self.session.refuse(own, failure, request.payload() > 0);
-            }
+            Err(failure) => return self.session.refuse(own, failure, request.payload() > 0),
         };
-        let (offset, length) = (request.offset, request.length.into());
-        self.session.take(&Request { ask, offset, length, priority: None, hints: Hints::default(), own })
-    }
-
-    /// Where the next piece of a write's data goes.
-    pub(super) fn next_piece(&mut self, id: TaskId) -> Piece {
-        self.session.next_piece(id)
-    }
-
-    /// Called when a piece of a write's data has arrived.
-    pub(super) fn take_piece(&mut self, id: TaskId, buffer: Buffer) {
-        self.session.take_piece(id, buffer);
-    }
-
-    /// Called when all data of a request has arrived, or is skipped.
-    pub(super) fn end_payload(&mut self, id: TaskId) {
-        self.session.end_payload(id);
-    }
-
-    /// Called when the data of a request will never be complete. `buffer` was to take the data.
-    pub(super) fn break_payload(&mut self, id: TaskId, buffer: Option<Buffer>, refusal: Refusal) {
-        let failure = Failure::new(cause(refusal.errno), refusal.message);
-        self.session.break_payload(id, buffer, failure);
+        self.session.take(&Request::new(ask, request.offset, request.length.into(), own))
     }
 
     /// Hands operations to the submitter until it takes no more. Returns whether it took any.
@@ -126,21 +80,6 @@ impl Adapter {
         let has_any = self.session.drive(submitter);
         self.answer();
         has_any
-    }
-
-    /// Notes whether the client takes nothing of the replies that wait for it.
-    pub(super) fn note_deaf(&mut self, is_deaf: bool) {
-        self.session.note_deaf(is_deaf);
-    }
-
-    /// Whether another client waits for memory that replies to this one take.
-    pub(super) fn is_in_the_way(&self) -> bool {
-        self.session.is_in_the_way()
-    }
-
-    /// Called when everything is answered, and no more requests come.
-    pub(super) fn leave(&mut self) {
-        self.session.leave();
     }
 
     /// Writes the replies to the tasks that are over.
@@ -159,7 +98,7 @@ impl Adapter {
             _ => Head::simple(cookie, None),
         };
         if nr_extents > 0 && failure.is_none() {
-            match tell_extents(session, id, nr_extents, terms.block) {
+            match tell_extents(session, id, nr_extents, terms.export.block) {
                 Ok(len) => head = Head::extents(cookie, len as u32),
                 Err(error) => failure = Some(error),
             }
@@ -167,8 +106,9 @@ impl Adapter {
         let Some(Failure { cause, message, .. }) = failure else {
             return outbox.push(head, Cow::Borrowed(""), 0, id, session);
         };
-        let errno = errno(cause, ask);
-        session.count_error(self::cause(errno));
+        let cause = reported(cause, ask);
+        session.count_error(cause);
+        let errno = errno(cause);
         let (head, message_len) = if terms.has_structured_replies {
             let (head, sent) = Head::error(cookie, errno, &message);
             (head, sent.len())
@@ -217,34 +157,23 @@ fn tell_extents(session: &mut Session, id: TaskId, most: usize, block: u32) -> R
     Ok(len)
 }
 
-/// The error of the protocol for a task that asked for this. The protocol keeps `ENOTSUP` for fast zeroes, so for any
-/// other operation that a device cannot do the error is `EINVAL`. A request that was refused asks for nothing, and its
-/// error is that of the refusal.
-fn errno(cause: Cause, ask: Ask) -> Errno {
+/// The cause that the client of a task is told. The protocol keeps `ENOTSUP` for fast zeroes, so any other operation
+/// that a device cannot do is invalid. The failure of a request that was refused is that of the refusal.
+fn reported(cause: Cause, ask: Ask) -> Cause {
+    let may_be_unsupported = matches!(ask, Ask::WriteZeroes { fast: true, .. } | Ask::Tell { .. });
+    if cause == Cause::Unsupported && !may_be_unsupported { Cause::Invalid } else { cause }
+}
+
+/// The error number of a cause.
+const fn errno(cause: Cause) -> Errno {
     match cause {
         Cause::NotPermitted => Errno::Perm,
         Cause::Io => Errno::Io,
         Cause::NoMemory => Errno::NoMemory,
         Cause::Invalid => Errno::Invalid,
         Cause::NoSpace => Errno::NoSpace,
-        Cause::Unsupported if matches!(ask, Ask::WriteZeroes { fast: true, .. } | Ask::Tell { .. }) => {
-            Errno::NotSupported
-        }
-        Cause::Unsupported => Errno::Invalid,
+        Cause::Unsupported => Errno::NotSupported,
         Cause::Shutdown => Errno::Shutdown,
-    }
-}
-
-/// The engine's word for an error of the protocol.
-const fn cause(errno: Errno) -> Cause {
-    match errno {
-        Errno::Perm => Cause::NotPermitted,
-        Errno::Io => Cause::Io,
-        Errno::NoMemory => Cause::NoMemory,
-        Errno::Invalid => Cause::Invalid,
-        Errno::NoSpace => Cause::NoSpace,
-        Errno::NotSupported => Cause::Unsupported,
-        Errno::Shutdown => Cause::Shutdown,
     }
 }
 
@@ -252,21 +181,17 @@ const fn cause(errno: Errno) -> Cause {
 mod tests {
     use super::*;
 
-    /// Red if an error becomes another one on its way through the engine, or if a client is told `ENOTSUP` for anything
-    /// else than fast zeroes.
+    /// Red if two causes have one number, or if a client is told `ENOTSUP` for anything else than fast zeroes.
     #[test]
-    fn every_error_comes_back_as_it_was() {
-        let refused = Ask::Tell { bytes: 0 };
-        for kind in Errno::ALL {
-            assert_eq!(errno(cause(kind), refused), kind);
-            let expected = if kind == Errno::NotSupported { Errno::Invalid } else { kind };
-            let slow = Ask::WriteZeroes { fua: true, no_hole: true, fast: false };
-            for ask in [Ask::Read, Ask::Flush, Ask::Discard { fua: false }, slow] {
-                assert_eq!(errno(cause(kind), ask), expected, "{ask:?}");
+    fn every_cause_has_its_error_and_only_fast_zeroes_are_unsupported() {
+        assert_eq!(Cause::ALL.map(errno), Errno::ALL);
+        let zeroes = |fast| Ask::WriteZeroes { fua: false, no_hole: true, fast };
+        for cause in Cause::ALL {
+            let expected = if cause == Cause::Unsupported { Cause::Invalid } else { cause };
+            for ask in [Ask::Read, Ask::Flush, Ask::Discard { fua: false }, zeroes(false)] {
+                assert_eq!(reported(cause, ask), expected, "{ask:?}");
             }
+            assert_eq!([zeroes(true), Ask::Tell { bytes: 0 }].map(|ask| reported(cause, ask)), [cause; 2]);
         }
-        let fast = Ask::WriteZeroes { fua: false, no_hole: false, fast: true };
-        assert_eq!(errno(Cause::Unsupported, fast), Errno::NotSupported);
-        assert_eq!(errno(Cause::Io, fast), Errno::Io);
     }
 }

@@ -1,6 +1,6 @@
 //! A client that negotiates, and what it can see of the server.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use blkmq::{Notify, QueueError, Submitter};
 use blkmq_engine::{Entry, Reason, Topic};
@@ -13,12 +13,8 @@ use crate::nbd::negotiation::{Catalogue, NotAdmitted, Offer};
 pub(super) struct Handshake {
     shared: Arc<Shared>,
     entry: Arc<Entry>,
-    /// Set when the client has asked for an export that it may not use.
-    was_refused: OnceLock<()>,
-    /// Set when the client has asked for a place when there was none.
-    was_turned_away: OnceLock<()>,
-    /// Set when the queue of the client's export has taken no further thread.
-    found_queue_full: OnceLock<()>,
+    /// The reasons for which the client was rejected, each of which is counted and logged once.
+    rejections: Mutex<Vec<Reason>>,
     /// The client's place in the queue of the export that it has chosen.
     place: Mutex<Option<Submitter>>,
 }
@@ -34,8 +30,7 @@ fn reason(error: &QueueError) -> Reason {
 
 impl Handshake {
     pub(super) fn new(shared: Arc<Shared>, entry: Arc<Entry>) -> Self {
-        let [was_refused, was_turned_away, found_queue_full] = [const { OnceLock::new() }; 3];
-        Self { shared, entry, was_refused, was_turned_away, found_queue_full, place: Mutex::default() }
+        Self { shared, entry, rejections: Mutex::default(), place: Mutex::default() }
     }
 
     /// The client's place in the queue of the export that it has chosen, if it has chosen one.
@@ -43,16 +38,11 @@ impl Handshake {
         self.place.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Refuses a client to which the queue of its export gives no place.
-    fn refuse_place(&self, export: &str, error: &QueueError) -> NotAdmitted {
-        let why = format!("export {export:?} takes no further connection now: {error}; try again later");
-        self.reject(&self.found_queue_full, reason(error), &why);
-        NotAdmitted(why)
-    }
-
     /// Counts and logs a client that is not served. A client that asks again and again is counted and logged once.
-    fn reject(&self, is_told: &OnceLock<()>, reason: Reason, why: &str) {
-        if is_told.set(()).is_ok() {
+    fn reject(&self, reason: Reason, why: &str) {
+        let mut rejections = self.rejections.lock().unwrap_or_else(PoisonError::into_inner);
+        if !rejections.contains(&reason) {
+            rejections.push(reason);
             self.shared.engine.clients.reject(reason);
             self.shared.engine.warn(Topic::Refusal, format_args!("{} is refused: {why}", self.entry));
         }
@@ -70,7 +60,7 @@ impl Catalogue for Handshake {
     }
 
     fn note_refusal(&self, refusal: &str) {
-        self.reject(&self.was_refused, Reason::Denied, refusal);
+        self.reject(Reason::Denied, refusal);
     }
 
     /// The device may have grown since the last client came. A client that chooses the export sees the present size,
@@ -92,7 +82,7 @@ impl Catalogue for Handshake {
         if !shared.engine.clients.admit(entry) {
             let why =
                 format!("the server has as many clients as it may, {}; try again later", shared.engine.clients.most());
-            self.reject(&self.was_turned_away, Reason::Full, &why);
+            self.reject(Reason::Full, &why);
             return Err(NotAdmitted(why));
         }
         let export = &shared.engine.exports[export];
@@ -105,10 +95,10 @@ impl Catalogue for Handshake {
             }
             refused => {
                 shared.engine.clients.dismiss(entry);
-                Err(match refused {
-                    Some(Err(error)) => self.refuse_place(&export.name, &error),
-                    _ => NotAdmitted(export.refusal(entry)),
-                })
+                let Some(Err(error)) = refused else { return Err(NotAdmitted(export.refusal(entry))) };
+                let why = format!("export {:?} takes no further connection now: {error}; try again later", export.name);
+                self.reject(reason(&error), &why);
+                Err(NotAdmitted(why))
             }
         }
     }

@@ -8,18 +8,16 @@ use crate::nbd::{MAX_PAYLOAD, transmission};
 
 /// `terms`: what the client can ask of the export.
 fn flags(export: &Export, terms: &blkmq_engine::Terms) -> u16 {
-    let mut flags = transmission::HAS_FLAGS | transmission::SEND_CACHE | promises(terms);
-    if export.queue.limits().rotational {
-        flags |= transmission::ROTATIONAL;
-    }
-    if terms.is_read_only {
-        return flags | transmission::READ_ONLY;
-    }
-    if terms.can_discard {
-        flags |= transmission::SEND_TRIM;
-    }
+    let only = |holds: bool, flag: u16| if holds { flag } else { 0 };
     // If a device cannot write zeroes, they are written as data, and a fast request for zeroes is refused at once.
-    flags | transmission::SEND_WRITE_ZEROES | transmission::SEND_FAST_ZERO
+    let zeroes = transmission::SEND_WRITE_ZEROES | transmission::SEND_FAST_ZERO;
+    let changes = if terms.is_read_only {
+        transmission::READ_ONLY
+    } else {
+        zeroes | only(terms.can_discard, transmission::SEND_TRIM)
+    };
+    let rotational = only(export.queue.limits().rotational, transmission::ROTATIONAL);
+    transmission::HAS_FLAGS | transmission::SEND_CACHE | promises(terms) | rotational | changes
 }
 
 /// What a client is told of the export. `most`: bytes that one connection may have in flight, at least 64 KiB.
@@ -37,32 +35,17 @@ pub(super) fn offer(export: &Export, most: usize, writes: bool) -> Offer {
 
 /// What the requests of a connection are checked against.
 pub(super) fn terms(export: &Export, agreement: &Agreement) -> Terms {
-    let (own, offer) = (export.terms(true), &agreement.offer);
-    Terms {
-        size: offer.size,
-        block: own.block,
-        maximum: offer.maximum,
-        is_read_only: offer.flags & transmission::READ_ONLY != 0,
-        can_flush: own.can_flush,
-        can_fua: own.can_fua,
-        can_trim: own.can_discard,
-        can_zero: own.can_zero,
-        has_structured_replies: agreement.has_structured_replies,
-        has_allocation: agreement.has_allocation,
-    }
+    let &Agreement { ref offer, has_structured_replies, has_allocation, .. } = agreement;
+    let (size, is_read_only) = (offer.size, offer.flags & transmission::READ_ONLY != 0);
+    let export = blkmq_engine::Terms { size, is_read_only, ..export.terms(true) };
+    Terms { export, maximum: offer.maximum, has_structured_replies, has_allocation }
 }
 
 /// The flags that promise durability. The flags promise no more than the device can keep.
 fn promises(terms: &blkmq_engine::Terms) -> u16 {
-    let mut flags = 0;
-    if terms.can_flush {
-        // All connections share the queue, and a flush of the queue covers what any of them completed.
-        flags |= transmission::SEND_FLUSH | transmission::CAN_MULTI_CONN;
-    }
-    if terms.can_fua {
-        flags |= transmission::SEND_FUA;
-    }
-    flags
+    // All connections share the queue, and a flush of the queue covers what any of them completed.
+    let flush = if terms.can_flush { transmission::SEND_FLUSH | transmission::CAN_MULTI_CONN } else { 0 };
+    if terms.can_fua { flush | transmission::SEND_FUA } else { flush }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use blkmq::event::EventFd;
 use blkmq::idle::Idle;
 use blkmq::{Buffer, Clock, Submitter};
-use blkmq_engine::{Entry, IdleTimeout, Phase, Piece, Stop, TaskId, Watch};
+use blkmq_engine::{Cause, Entry, Failure, IdleTimeout, Phase, Piece, Stop, TaskId, Watch};
 use rustix::event::PollFlags;
 use rustix::io::Errno as SystemError;
 
@@ -19,9 +19,8 @@ use super::poll_heuristic::{Awaited, PollHeuristic, Rest};
 use super::socket::Fault::System;
 use super::stream::Stream;
 use super::{Ending, broken, wait};
+use crate::nbd::Request;
 use crate::nbd::command::{Command, NoRequest};
-use crate::nbd::reply::Refusal;
-use crate::nbd::{Errno, Request};
 
 /// How long the connection gives a client time to take its many answers. During this time the connection is not woken
 /// for each request that the client sends. A client that takes no answer before it has sent more requests can still
@@ -68,7 +67,7 @@ pub(super) struct Transmission {
     last_bytes: Option<usize>,
     /// Why nothing more is read. The request whose data is not complete fails with this. Requests in progress are still
     /// answered, and then the connection ends.
-    end: Option<Refusal>,
+    end: Option<Failure>,
     /// Whether all that was sent had arrived when everything was answered.
     has_arrived: bool,
     /// The client takes no replies any more. Requests of the client that change the export are done all the same,
@@ -130,9 +129,9 @@ impl Transmission {
             self.look_at_stop()?;
             let mut is_busy = self.receive()?;
             is_busy |= self.parse()?;
-            is_busy |= self.drive();
+            is_busy |= self.adapter.drive(&mut self.submitter);
             is_busy |= self.send()?;
-            if self.is_ended() && !self.is_full && self.adapter.is_idle() && self.has_closed()? {
+            if self.is_ended() && !self.is_full && self.adapter.session.is_idle() && self.has_closed()? {
                 return if self.is_gone { Err(Ending::Gone) } else { self.see_off() };
             }
             if is_busy {
@@ -173,7 +172,7 @@ impl Transmission {
             return Ok(false);
         }
         if self.last_bytes == Some(0) {
-            self.end_input(Refusal::new(Errno::Shutdown, "the server is shutting down"));
+            self.end_input(Failure::new(Cause::Shutdown, "the server is shutting down"));
             return Ok(true);
         }
         let most = self.last_bytes.unwrap_or(usize::MAX);
@@ -183,10 +182,10 @@ impl Transmission {
         };
         match self.input.receive(&mut self.stream, payload, most) {
             Ok(received) if received.all == 0 => {
-                self.end_input(Refusal::new(Errno::Io, "the client stopped within the data of the request"));
+                self.end_input(Failure::new(Cause::Io, "the client stopped within the data of the request"));
             }
             Ok(received) => {
-                self.adapter.set_now(self.submitter.queue().clock().now());
+                self.adapter.session.set_now(self.submitter.queue().clock().now());
                 // This comes before the work for the device, which takes time.
                 self.idle.arrive();
                 self.sender.end();
@@ -206,13 +205,13 @@ impl Transmission {
                 // Everything that the kernel counted has come, or there is no client to send more.
                 let is_all = self.last_bytes.is_some() || self.is_gone;
                 if is_all {
-                    self.end_input(Refusal::new(Errno::Shutdown, "the connection is being closed"));
+                    self.end_input(Failure::new(Cause::Shutdown, "the connection is being closed"));
                 }
                 return Ok(is_all);
             }
             Err(System(SystemError::CONNRESET)) => {
                 self.lose_client();
-                self.end_input(Refusal::new(Errno::Io, "the client is gone"));
+                self.end_input(Failure::new(Cause::Io, "the client is gone"));
             }
             Err(System(SystemError::INTR)) => (),
             Err(error) => return Err(Ending::Broken(error)),
@@ -231,10 +230,10 @@ impl Transmission {
     }
 
     /// Called when nothing more is read. A request whose data is not complete fails, also if it is taken later.
-    fn end_input(&mut self, refusal: Refusal) {
-        let refusal = self.end.get_or_insert(refusal);
+    fn end_input(&mut self, failure: Failure) {
+        let failure = self.end.get_or_insert(failure);
         if let Some(Incoming { task, buffer, .. }) = self.incoming.take() {
-            self.adapter.break_payload(task, buffer, refusal.clone());
+            self.adapter.session.break_payload(task, buffer, failure.clone());
         }
     }
 
@@ -249,7 +248,7 @@ impl Transmission {
             let request = Request::decode(head).map_err(|magic| Ending::NoRequest(NoRequest(magic)))?;
             let checked = self.adapter.terms.check(&request);
             if checked == Ok(Command::Disconnect) {
-                self.end_input(Refusal::new(Errno::Shutdown, "the client has left"));
+                self.end_input(Failure::new(Cause::Shutdown, "the client has left"));
                 self.input.clear();
                 break;
             }
@@ -267,8 +266,8 @@ impl Transmission {
             }
         }
         self.poll_heuristic.note(nr_requests);
-        if let Some(refusal) = self.end.take() {
-            self.end_input(refusal);
+        if let Some(failure) = self.end.take() {
+            self.end_input(failure);
         }
         Ok(has_any | self.adapter.submit(&mut self.submitter))
     }
@@ -278,7 +277,7 @@ impl Transmission {
         let mut has_piece = false;
         while let Some(mut incoming) = self.incoming.take() {
             if incoming.is_waiting {
-                let (buffer, filled) = match self.adapter.next_piece(incoming.task) {
+                let (buffer, filled) = match self.adapter.session.next_piece(incoming.task) {
                     Piece::Here(buffer, filled) => (Some(buffer), filled),
                     Piece::Useless => (None, 0),
                     Piece::Later => {
@@ -309,20 +308,15 @@ impl Transmission {
             }
             has_piece = true;
             if let Some(buffer) = incoming.buffer.take() {
-                self.adapter.take_piece(incoming.task, buffer);
+                self.adapter.session.take_piece(incoming.task, buffer);
             }
             if incoming.left == 0 {
-                self.adapter.end_payload(incoming.task);
+                self.adapter.session.end_payload(incoming.task);
                 break;
             }
             self.incoming = Some(Incoming { is_waiting: true, ..incoming });
         }
         has_piece
-    }
-
-    /// Drives the queue, and settles the operations that are over. Returns whether there were any.
-    fn drive(&mut self) -> bool {
-        self.adapter.drive(&mut self.submitter)
     }
 
     /// Whether bytes wait for the socket. For a client that is gone, the bytes that TLS has would wait for ever.
@@ -358,7 +352,7 @@ impl Transmission {
     fn note_progress(&mut self) {
         if self.reader.end() {
             self.entry.note_reading();
-            self.adapter.note_deaf(false);
+            self.adapter.session.note_deaf(false);
         }
     }
 
@@ -366,7 +360,7 @@ impl Transmission {
     fn note_blocked(&mut self) {
         if self.reader.begin() {
             self.entry.note_blocked();
-            self.adapter.note_deaf(true);
+            self.adapter.session.note_deaf(true);
         }
     }
 
@@ -378,7 +372,7 @@ impl Transmission {
         match (reader, sender) {
             (Some(Duration::ZERO), _) => Err(Ending::Deaf(limit)),
             (_, Some(Duration::ZERO)) => Err(Ending::Mute(limit)),
-            (Some(_), _) if self.reader.has_waited(CLAIM) && self.adapter.is_in_the_way() => {
+            (Some(_), _) if self.reader.has_waited(CLAIM) && self.adapter.session.is_in_the_way() => {
                 Err(Ending::InTheWay(CLAIM))
             }
             (Some(reader), sender) => Ok(Some(reader.min(sender.unwrap_or(reader)).min(LOOK))),
@@ -433,7 +427,7 @@ impl Transmission {
                 self.sender.begin();
             }
         }
-        let max_sleep = [self.check_patience()?, self.adapter.max_sleep()].into_iter().flatten().min();
+        let max_sleep = [self.check_patience()?, self.adapter.session.max_sleep()].into_iter().flatten().min();
         if self.has_output() {
             events |= PollFlags::OUT;
         }

@@ -1,28 +1,18 @@
 //! The checks that each request passes before the queue sees it.
 
-use super::reply::Refusal;
-use super::{Errno, REQUEST_MAGIC, Request, command_flags, commands};
+use blkmq_engine::{Ask, Cause, Failure};
 
-/// What the connection and the export agreed on, as far as it decides which requests are valid.
+use super::extents::MAX_EXTENTS;
+use super::{REQUEST_MAGIC, Request, command_flags, commands};
+
+/// The terms of a connection: its export's, and what was negotiated, as far as it decides which requests are valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// Size of the export in bytes.
-    pub size: u64,
-    /// Size of the device's blocks in bytes, a power of two.
-    pub block: u32,
+    /// The export's size and abilities, as the client was told them.
+    pub export: blkmq_engine::Terms,
     /// Longest read or write in bytes.
     pub maximum: u32,
-    /// Whether nothing can be written.
-    pub is_read_only: bool,
-    /// Whether a flush can make completed data durable.
-    pub can_flush: bool,
-    /// Whether a write can be answered only when it is durable.
-    pub can_fua: bool,
-    /// Whether the device discards.
-    pub can_trim: bool,
-    /// Whether the device can write zeroes that are not sent to it.
-    pub can_zero: bool,
-    /// Whether structured replies were agreed on.
+    /// Whether structured replies were negotiated.
     pub has_structured_replies: bool,
     /// Whether the metadata context `base:allocation` was chosen.
     pub has_allocation: bool,
@@ -31,37 +21,14 @@ pub struct Terms {
 /// A valid request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// Send the data.
-    Read,
-    /// Take the data, which follows the request.
-    Write {
-        /// Answer only when the data is durable.
-        fua: bool,
-    },
-    /// Answer the requests that came before, and close the connection.
+    /// Close the connection once the requests that came before are answered.
     Disconnect,
-    /// Make completed data durable.
-    Flush,
-    /// Discard.
-    Trim {
-        /// Answer only when the discard is durable.
-        fua: bool,
-    },
-    /// Read, and send no data.
-    Cache,
-    /// Write zeroes.
-    WriteZeroes {
-        /// Answer only when the zeroes are durable.
-        fua: bool,
-        /// Fail if the zeroes have to be sent to the device.
-        fast: bool,
-        /// Leave no hole.
-        no_hole: bool,
-    },
-    /// Tell what is allocated.
+    /// An operation of the engine. The data of a write follows the request.
+    Operation(Ask),
+    /// Report what is allocated.
     BlockStatus {
-        /// Tell only the first extent.
-        one: bool,
+        /// The most extents that the reply may have.
+        max_extents: usize,
     },
 }
 
@@ -74,101 +41,85 @@ pub struct NoRequest(
 );
 
 impl Terms {
-    /// The command of the request, if the request is valid.
+    /// Returns the command of a valid request.
     ///
     /// # Errors
     /// What is wrong with the request, and what would be right.
-    pub fn check(&self, request: &Request) -> Result<Command, Refusal> {
+    pub fn check(&self, request: &Request) -> Result<Command, Failure> {
         if request.kind == commands::DISC {
             // No answer could refuse this request. A client that says that it leaves does leave, whatever else it says.
             return Ok(Command::Disconnect);
         }
         self.check_flags(request)?;
-        let is_change = matches!(request.kind, commands::WRITE | commands::TRIM | commands::WRITE_ZEROES);
-        if is_change && self.is_read_only {
-            return Err(Refusal::new(Errno::Perm, "the export is read-only"));
-        }
-        if request.kind != commands::FLUSH {
-            self.check_range(request)?;
-        }
-        let fua = has(request, command_flags::FUA);
+        let has = |flag: u16| request.flags & flag != 0;
+        let fua = has(command_flags::FUA);
+        let ask = match request.kind {
+            commands::WRITE => Ask::Write { fua },
+            commands::FLUSH => Ask::Flush,
+            commands::TRIM => Ask::Discard { fua },
+            commands::CACHE => Ask::Cache,
+            commands::WRITE_ZEROES => {
+                Ask::WriteZeroes { fua, no_hole: has(command_flags::NO_HOLE), fast: has(command_flags::FAST_ZERO) }
+            }
+            // The range of a block status is checked like that of a read.
+            _ => Ask::Read,
+        };
+        self.export.check(ask, request.offset, request.length.into()).map_err(|failure| in_nbd(failure, ask))?;
         match request.kind {
-            commands::READ => self.check_payload(request).map(|()| Command::Read),
-            commands::WRITE => self.check_payload(request).map(|()| Command::Write { fua }),
-            commands::FLUSH if self.can_flush => Ok(Command::Flush),
-            commands::FLUSH => Err(Refusal::new(Errno::Invalid, "the device behind the export cannot flush")),
-            commands::TRIM if self.can_trim => Ok(Command::Trim { fua }),
-            commands::TRIM => Err(Refusal::new(Errno::Invalid, "the device cannot discard, so there is no trim")),
-            commands::CACHE => Ok(Command::Cache),
-            commands::WRITE_ZEROES => self.check_zeroes(request),
-            _ => self.check_status(request),
+            commands::READ | commands::WRITE if request.length > self.maximum => {
+                let bytes = request.length;
+                invalid(format!("{bytes} bytes are too long for one request; at most {}", self.maximum))
+            }
+            commands::WRITE_ZEROES if has(command_flags::FAST_ZERO) && self.cuts_block(request) => {
+                Err(Failure::new(Cause::Unsupported, "these zeroes would take as long as writing them"))
+            }
+            commands::BLOCK_STATUS if !self.has_allocation => invalid("no metadata context was chosen for this export"),
+            commands::BLOCK_STATUS if request.length == 0 => invalid("a block status of no bytes"),
+            commands::BLOCK_STATUS => {
+                Ok(Command::BlockStatus { max_extents: if has(command_flags::REQ_ONE) { 1 } else { MAX_EXTENTS } })
+            }
+            _ => Ok(Command::Operation(ask)),
         }
     }
 
-    fn check_flags(&self, request: &Request) -> Result<(), Refusal> {
+    fn check_flags(&self, request: &Request) -> Result<(), Failure> {
         let own = match request.kind {
             commands::READ if self.has_structured_replies => command_flags::DF,
             commands::WRITE_ZEROES => command_flags::NO_HOLE | command_flags::FAST_ZERO,
             commands::BLOCK_STATUS => command_flags::REQ_ONE,
             0..=commands::BLOCK_STATUS => 0,
-            kind => return Err(Refusal::new(Errno::Invalid, format!("there is no request of type {kind}"))),
+            kind => return invalid(format!("there is no request of type {kind}")),
         };
         // FUA is allowed with every command, and means nothing where nothing is written. But FUA is refused where it
         // would be a promise that is not kept.
-        let fua = if self.can_fua { command_flags::FUA } else { 0 };
+        let fua = if self.export.can_fua { command_flags::FUA } else { 0 };
         match request.flags & !(own | fua) {
             0 => Ok(()),
-            command_flags::FUA => Err(Refusal::new(Errno::Invalid, "the device behind the export has no FUA")),
-            flags => {
-                let message = format!("the flags {flags:#06x} mean nothing with a request of type {}", request.kind);
-                Err(Refusal::new(Errno::Invalid, message))
-            }
+            command_flags::FUA => invalid("the device behind the export has no FUA"),
+            flags => invalid(format!("the flags {flags:#06x} mean nothing with a request of type {}", request.kind)),
         }
     }
 
-    fn check_range(&self, request: &Request) -> Result<(), Refusal> {
-        let &Request { offset, length, .. } = request;
-        if offset.checked_add(length.into()).is_none_or(|end| end > self.size) {
-            let takes_room = matches!(request.kind, commands::WRITE | commands::WRITE_ZEROES);
-            let errno = if takes_room { Errno::NoSpace } else { Errno::Invalid };
-            let message = format!("{length} bytes at {offset} reach beyond the end at {}", self.size);
-            return Err(Refusal::new(errno, message));
-        }
-        Ok(())
-    }
-
-    fn check_payload(&self, request: &Request) -> Result<(), Refusal> {
-        if request.length <= self.maximum {
-            return Ok(());
-        }
-        let message = format!("{} bytes are too long for one request; at most {}", request.length, self.maximum);
-        Err(Refusal::new(Errno::Invalid, message))
-    }
-
-    fn check_zeroes(&self, request: &Request) -> Result<Command, Refusal> {
-        let (fast, no_hole) = (has(request, command_flags::FAST_ZERO), has(request, command_flags::NO_HOLE));
-        // If some bytes of a block do not change, the block is read and then written.
-        let has_edge =
-            request.length > 0 && (request.offset | u64::from(request.length)) & u64::from(self.block - 1) != 0;
-        if fast && (!self.can_zero || has_edge) {
-            return Err(Refusal::new(Errno::NotSupported, "these zeroes would take as long as writing them"));
-        }
-        Ok(Command::WriteZeroes { fua: has(request, command_flags::FUA), fast, no_hole })
-    }
-
-    fn check_status(&self, request: &Request) -> Result<Command, Refusal> {
-        if !self.has_allocation {
-            return Err(Refusal::new(Errno::Invalid, "no metadata context was chosen for this export"));
-        }
-        if request.length == 0 {
-            return Err(Refusal::new(Errno::Invalid, "a block status of no bytes"));
-        }
-        Ok(Command::BlockStatus { one: has(request, command_flags::REQ_ONE) })
+    /// Whether the request changes only a part of some block, which is then read first.
+    fn cuts_block(&self, request: &Request) -> bool {
+        let edges = request.offset | u64::from(request.length);
+        request.length > 0 && edges & u64::from(self.export.block - 1) != 0
     }
 }
 
-const fn has(request: &Request, flag: u16) -> bool {
-    request.flags & flag != 0
+fn invalid<T>(message: impl Into<std::borrow::Cow<'static, str>>) -> Result<T, Failure> {
+    Err(Failure::new(Cause::Invalid, message))
+}
+
+/// The failure with the cause that the protocol has for it: `ENOSPC` for a write past the end, and `ENOTSUP` for fast
+/// zeroes alone.
+fn in_nbd(failure: Failure, ask: Ask) -> Failure {
+    let cause = match (failure.cause, ask) {
+        (Cause::Invalid, Ask::Write { .. } | Ask::WriteZeroes { .. }) => Cause::NoSpace,
+        (Cause::Unsupported, ask) if !matches!(ask, Ask::WriteZeroes { fast: true, .. }) => Cause::Invalid,
+        (cause, _) => cause,
+    };
+    Failure { cause, ..failure }
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! Replies to requests: their headers as bytes. Data is not copied into the headers, but sent after them.
 
-use std::borrow::Cow;
-
 use super::{BASE_ALLOCATION_ID, Chunk, Errno, SimpleReply, chunks};
 
 /// Longest header in bytes: that of data in a structured reply.
@@ -9,22 +7,6 @@ const MAX_HEAD: usize = 28;
 
 /// Longest message beside an error, in bytes.
 const MAX_MESSAGE: usize = 512;
-
-/// Why a request was not done.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// The error number, for programs.
-    pub errno: Errno,
-    /// One line for people: what is wrong, and what would be right.
-    pub message: Cow<'static, str>,
-}
-
-impl Refusal {
-    /// A refusal with this number and message.
-    pub fn new(errno: Errno, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { errno, message: message.into() }
-    }
-}
 
 /// The part of a reply that comes before its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,7 +27,7 @@ pub(super) fn serve(shared: &Arc<Shared>, socket: OwnedFd, peer: String, source:
         shared.engine.warn(Topic::Refusal, format_args!("a client from {peer} is refused: too many negotiate"));
         return Ok(false);
     };
-    let place = Place {
+    let registration = Registration {
         clients: Arc::clone(&shared.engine.clients),
         bell: Arc::clone(&shared.engine.bell),
         number: entry.number,
@@ -36,8 +36,8 @@ pub(super) fn serve(shared: &Arc<Shared>, socket: OwnedFd, peer: String, source:
     let thread = thread::Builder::new().name(format!("nbd {}", entry.number));
     // No thread joins this thread. This thread gives back its place last, after it has released the queues.
     let serve = move || {
-        let _place = place;
-        // A variable of the closure's body, so that it is dropped before `_place`. What is captured is dropped later.
+        let _registration = registration;
+        // A variable of the closure's body, so that it is dropped before `_registration`. What is captured is dropped later.
         let shared = shared;
         serve_alone(&shared, socket, entry);
     };
@@ -64,13 +64,13 @@ fn serve_alone(shared: &Arc<Shared>, socket: OwnedFd, entry: Arc<Entry>) {
 
 /// A connection's place among the clients. The place is given back when this value is dropped, also if the thread
 /// panics.
-struct Place {
+struct Registration {
     clients: Arc<Clients>,
     bell: Arc<EventFd>,
     number: u64,
 }
 
-impl Drop for Place {
+impl Drop for Registration {
     fn drop(&mut self) {
         self.clients.leave(self.number);
         // Now there may be room for another client.

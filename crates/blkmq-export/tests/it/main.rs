@@ -1,4 +1,3 @@
 //! All integration tests of the crate in one program, a module for each subject.
 
-mod input;
 mod server;

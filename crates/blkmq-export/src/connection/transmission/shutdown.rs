@@ -40,7 +40,7 @@ impl Transmission {
     /// Waits until a client that may go on sending has got what it was sent. If a TCP socket is closed with unread
     /// bytes, or is sent something after that, the bytes that are still on the way to the client are lost.
     pub(super) fn see_off(&mut self) -> Result<(), Ending> {
-        self.adapter.leave();
+        self.adapter.session.leave();
         self.stream.end_sending();
         let (mut waited, mut last) = (Duration::ZERO, usize::MAX);
         loop {

@@ -136,8 +136,7 @@ fn a_user_of_a_unix_socket_opens_the_exports_that_name_it() {
     let theirs = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     server.serve(listener.accept().unwrap().0.into(), None).unwrap();
     let mut client = Client::over(theirs);
-    client.take::<18>();
-    client.send(&3_u32.to_be_bytes());
+    client.exchange_greetings();
     assert!(list(&mut client).is_empty(), "a TCP socket has no user");
 }
 

@@ -1,61 +1,45 @@
 //! The bounds of what a connection may hold, so that no other client suffers from it.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use blkmq::driver::spec;
 use blkmq::{Clock, RequestQueue, VirtualClock};
 use blkmq_export::nbd::{commands, option_replies, options};
-use blkmq_export::{Address, Bounds, Export, Level};
+use blkmq_export::{Bounds, Export, Server};
 use rustls::StreamOwned;
 use rustls::version::TLS13;
 
 use crate::server::client::{Client, named, request};
 use crate::server::ending::until;
 use crate::server::site::{Site, start_telling, start_tls};
-use crate::server::{builder, queue, server_with};
+use crate::server::{builder, listening, queue, server_with, serving};
 
-/// Sends reads of 1 MiB until the socket takes no more and `is_over` holds. Returns the number of reads.
-fn flood(client: &mut Client, is_over: impl Fn() -> bool) -> u64 {
-    client.stream.set_nonblocking(true).expect("a socket can be told not to block");
-    let mut sent = 0;
-    let mut bytes = request(commands::READ, 0, 0, 0, 1 << 20);
-    loop {
-        match client.stream.write(&bytes) {
-            Ok(taken) if taken == bytes.len() => {
-                sent += 1;
-                bytes = request(commands::READ, 0, sent, 0, 1 << 20);
-            }
-            Ok(taken) => drop(bytes.drain(..taken)),
-            Err(error) if error.kind() == ErrorKind::WouldBlock && is_over() => break,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => thread::yield_now(),
-            Err(error) => panic!("{error}"),
-        }
+/// A client that does not read waits alone, loses nothing, and makes the server hold little. With TLS, too.
+pub(crate) fn check_that_only_the_deaf_wait<S: Read + Write>(server: &Server, [mut deaf, mut other]: [Client<S>; 2]) {
+    let mut bytes = Vec::new();
+    (0..64).for_each(|cookie| bytes.extend(request(commands::READ, 0, cookie, 0, 1 << 20)));
+    deaf.send(&bytes);
+    // The server takes as many reads as the bounds allow, and answers them as far as the socket takes the answers.
+    let taken = || server.clients()[0].requests;
+    until(|| taken() >= 4);
+    for round in 0..100 {
+        assert_eq!(other.write(0, &[round; 4096]), Ok(vec![]));
+        assert_eq!(other.read(0, 4096), Ok(vec![round; 4096]));
     }
-    client.stream.set_nonblocking(false).expect("and to block again");
-    sent
+    // A socket, and a TLS session, hold less than 1 MiB of answers, so only some can have been sent completely.
+    assert!(taken() <= 8, "{} of 64 requests were taken", taken());
+    for _ in 0..64 {
+        assert_eq!(deaf.reply(|_| 1 << 20).1.map(|data| data.len()), Ok(1 << 20));
+    }
 }
 
 #[test]
 fn who_does_not_read_waits_alone_and_loses_nothing() {
-    let q = queue("ram,size=16M");
-    let bounds = Bounds { requests: 16, bytes: 4 << 20 };
-    let server = server_with(&q, bounds);
-    let (mut deaf, mut other) = (Client::simple(&server), Client::simple(&server));
-    // The server takes as many reads as the bounds allow, and answers them as far as the socket takes the answers.
-    let taken = || server.clients()[0].requests;
-    let sent = flood(&mut deaf, || taken() >= 4);
-    // A socket holds less than 1 MiB of answers, so only some answers can have been sent completely.
-    assert!(taken() <= 8, "{} of {sent} requests were taken", taken());
-    assert_eq!(other.write(0, &[1; 4096]), Ok(vec![]));
-    assert_eq!(other.read(0, 4096), Ok(vec![1; 4096]));
-    for _ in 0..sent {
-        let (_, answer) = deaf.reply(|_| 1 << 20);
-        assert_eq!(answer.map(|data| data.len()), Ok(1 << 20));
-    }
+    let server = server_with(&queue("ram,size=16M"), Bounds { requests: 16, bytes: 4 << 20 });
+    check_that_only_the_deaf_wait(&server, [(); 2].map(|()| Client::simple(&server)));
 }
 
 /// Red (hangs) if the connection takes no requests until the client has taken its answers: this client first sends more
@@ -108,10 +92,8 @@ fn small_bounds_slow_down_and_refuse_nothing_that_fits() {
 
 #[test]
 fn there_is_room_for_256_connections() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("socket");
-    let export = Export::new("", queue("ram,size=16M"));
-    let server = builder().export(export).listen(Address::unix(&path)).start().unwrap();
+    let (_folder, path, builder) = listening("ram,size=16M");
+    let server = builder.start().unwrap();
     let connect = |_| {
         let mut client = Client::connect(&path);
         client.go("");
@@ -132,10 +114,8 @@ fn there_is_room_for_256_connections() {
 /// Red if a connection that has chosen nothing takes a place: the client would wait for connections that say nothing.
 #[test]
 fn strangers_that_say_nothing_keep_no_client_out() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("socket");
-    let export = Export::new("", queue("ram,size=16M"));
-    let server = builder().export(export).listen(Address::unix(&path)).max_connections(1).start().unwrap();
+    let (_folder, path, builder) = listening("ram,size=16M");
+    let server = builder.max_connections(1).start().unwrap();
     let strangers: Vec<_> = (0..16).map(|_| UnixStream::connect(&path).unwrap()).collect();
     until(|| server.clients().len() == strangers.len());
     let mut client = Client::connect(&path);
@@ -148,10 +128,8 @@ fn strangers_that_say_nothing_keep_no_client_out() {
 /// be greeted.
 #[test]
 fn a_stranger_that_has_said_nothing_for_long_goes_when_its_place_is_needed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("socket");
-    let export = Export::new("", queue("ram,size=16M"));
-    let server = builder().export(export).listen(Address::unix(&path)).start().unwrap();
+    let (_folder, path, builder) = listening("ram,size=16M");
+    let server = builder.start().unwrap();
     let strangers: Vec<_> = (0..100).map(|_| UnixStream::connect(&path).unwrap()).collect();
     // Some are turned away at once. Once the others have been silent for a while, one of them has to end for each
     // client that comes.
@@ -208,11 +186,7 @@ fn a_slow_handshake_is_not_silent() {
 /// as another client; or if the log reports either of them twice.
 #[test]
 fn a_client_too_many_is_told_so_and_counted() {
-    let lines = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&lines);
-    let log = move |level: Level, line: &str| told.lock().unwrap().push((level, line.to_owned()));
-    let export = Export::new("", queue("ram,size=16M"));
-    let server = builder().export(export).max_connections(1).log(log).start().unwrap();
+    let (server, warnings) = start_telling(serving("ram,size=16M").max_connections(1));
     let first = Client::simple(&server);
     let mut second = Client::pair(&server);
     let go = [&named("")[..], &[0, 0]].concat();
@@ -231,13 +205,8 @@ fn a_client_too_many_is_told_so_and_counted() {
     second.go("");
     assert_eq!(second.read(0, 4096), Ok(vec![0; 4096]));
     drop(server);
-    let said = |number| {
-        let line = "from a test is refused: the server has as many clients as it may, 1; try again later";
-        (Level::Warning, format!("client {number} {line}"))
-    };
-    let lines = lines.lock().unwrap();
-    let warnings: Vec<_> = lines.iter().filter(|(level, _)| *level == Level::Warning).collect();
-    assert_eq!(warnings, [&said(2), &said(3)]);
+    let line = "from a test is refused: the server has as many clients as it may, 1; try again later";
+    assert_eq!(*warnings.lock().unwrap(), [2, 3].map(|number| format!("client {number} {line}")));
 }
 
 /// Red if the client for which its queue has no thread's place is closed without a reply, as it was; if its place among

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use blkmq_export::Tls;
 use blkmq_export::nbd::{option_replies, options};
-use blkmq_export::{Export, Tls};
 use rustls::client::ResolvesClientCert;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -17,8 +17,8 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, SignatureScheme, Str
 use crate::server::client::{Client, option};
 use crate::server::ending::until;
 use crate::server::papers::{Authority, RsaPublic};
+use crate::server::serving;
 use crate::server::site::{Site, open_to_all, start_telling};
-use crate::server::{builder, queue};
 
 /// Private keys with their public keys, as 'openssl genrsa' makes them. For the largest size there is only a public
 /// key; its modulus is just some number of that size.
@@ -54,7 +54,7 @@ fn a_server_uses_rsa_keys_of_the_sizes_that_can_sign_and_names_them_for_others()
         write(&site, "server-key.pem", pem);
         if [2048, 3072, 4096].contains(&bits) {
             let tls = Tls::from_folder(site.folder.path(), false).unwrap();
-            let server = builder().export(Export::new("", queue("ram,size=1M"))).tls(tls).start().unwrap();
+            let server = serving("ram,size=1M").tls(tls).start().unwrap();
             site.client(&server).go("");
             continue;
         }
@@ -229,16 +229,6 @@ fn only_those_whom_the_authority_has_signed_come_in_and_they_have_names() {
         until(|| server.clients().is_empty());
         drop(client.stream.read(&mut [0]));
     }
-}
-
-#[test]
-fn a_certificate_that_was_revoked_lets_nobody_in() {
-    let site = Site::new();
-    fs::write(site.folder.path().join("ca-crl.pem"), site.authority.revoke(66)).unwrap();
-    let tls = Tls::from_folder(site.folder.path(), true).unwrap();
-    let server = open_to_all().tls(tls).start().unwrap();
-    assert!(site.shows(&server, Some(&site.authority.sign("mallory", &[], 66))).is_none());
-    assert!(site.shows(&server, Some(&site.authority.sign("alice", &[], 67))).is_some());
 }
 
 #[test]

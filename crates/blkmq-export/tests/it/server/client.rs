@@ -1,7 +1,7 @@
 //! A naive client: one blocking stream, and one answer after the other.
 
 use std::io::{Read, Result, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -54,8 +54,7 @@ impl Client {
     /// Reads the server's greeting.
     pub(crate) fn greet(stream: UnixStream) -> Self {
         let mut client = Self::over(stream);
-        assert_eq!(&client.take::<18>(), b"NBDMAGICIHAVEOPT\0\x03");
-        client.send(&3_u32.to_be_bytes());
+        client.exchange_greetings();
         client
     }
 
@@ -64,7 +63,24 @@ impl Client {
     }
 }
 
+impl Client<TcpStream> {
+    /// Connects to the first address of a server, and chooses the default export.
+    pub(crate) fn tcp(server: &Server) -> Self {
+        let address = server.uris()[0].trim_start_matches("nbd://").trim_end_matches('/');
+        let mut client = Self::over(TcpStream::connect(address).expect("it listens"));
+        client.exchange_greetings();
+        client.go("");
+        client
+    }
+}
+
 impl<S: Read + Write> Client<S> {
+    /// Reads the server's greeting, and answers it.
+    pub(crate) fn exchange_greetings(&mut self) {
+        assert_eq!(&self.take::<18>(), b"NBDMAGICIHAVEOPT\0\x03");
+        self.send(&3_u32.to_be_bytes());
+    }
+
     /// A client over this stream. The caller reads the greeting.
     pub(crate) fn over(stream: S) -> Self {
         Self { stream, is_structured: false, message: String::new() }
@@ -88,18 +104,6 @@ impl<S: Read + Write> Client<S> {
         let mut bytes = vec![0; len];
         self.stream.read_exact(&mut bytes).expect("the server sends it");
         bytes
-    }
-
-    fn take_u16(&mut self) -> u16 {
-        u16::from_be_bytes(self.take())
-    }
-
-    fn take_u32(&mut self) -> u32 {
-        u32::from_be_bytes(self.take())
-    }
-
-    fn take_u64(&mut self) -> u64 {
-        u64::from_be_bytes(self.take())
     }
 
     pub(crate) fn option(&mut self, number: u32, data: &[u8]) {
@@ -163,12 +167,13 @@ impl<S: Read + Write> Client<S> {
                 (cookie, Ok(Vec::new()))
             }
             chunks::OFFSET_DATA => {
-                self.take_u64();
+                self.take::<8>();
                 (cookie, Ok(self.take_vec(chunk_length - 8)))
             }
             chunks::BLOCK_STATUS => (cookie, Ok(self.take_vec(chunk_length))),
             chunks::ERROR => {
-                let (error, message_length) = (self.take_u32(), usize::from(self.take_u16()));
+                let error = u32::from_be_bytes(self.take());
+                let message_length = usize::from(u16::from_be_bytes(self.take()));
                 assert_eq!(chunk_length, 6 + message_length);
                 self.message = String::from_utf8(self.take_vec(message_length)).expect("a message is UTF-8");
                 (cookie, Err(error))

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use blkmq::RequestQueue;
 use blkmq::event::EventFd;
 use blkmq_engine::Topic;
 use blkmq_export::nbd::{commands, options};
 use blkmq_export::{Address, Bounds, Export, FrontEnd, Level, Server};
 
 use crate::server::client::{Client, request};
-use crate::server::{builder, queue, server, server_with};
+use crate::server::site::start_telling;
+use crate::server::{builder, listening, queue, server, server_with, serving};
 
 /// How often a thread that waits looks, a millisecond apart. Only a bug keeps it waiting for so long.
 const MOST_LOOKS: u32 = 1_000_000;
@@ -153,13 +153,8 @@ fn a_drain_answers_what_has_arrived_and_then_closes() {
 /// A server that listens at the loopback address, and its client with this many reads of 64 KiB. The client's socket
 /// does not hold all the answers before the client reads, but both sockets together do.
 fn asking_by_tcp(reads: u64) -> (Server, Client<TcpStream>) {
-    let export = Export::new("", queue("ram,size=16M"));
-    let server = builder().export(export).listen(Address::loopback(0)).start().expect("it can listen there");
-    let address = server.uris()[0].trim_start_matches("nbd://").trim_end_matches('/');
-    let mut client = Client::over(TcpStream::connect(address).expect("it listens"));
-    client.take::<18>();
-    client.send(&3_u32.to_be_bytes());
-    client.go("");
+    let server = serving("ram,size=16M").listen(Address::loopback(0)).start().expect("it can listen there");
+    let mut client = Client::tcp(&server);
     (0..reads).for_each(|cookie| client.request(commands::READ, 0, cookie, 0, 65536));
     until(|| server.clients()[0].requests == reads);
     (server, client)
@@ -221,47 +216,30 @@ fn now_closes_at_once_and_waits_for_the_queue() {
     assert!(server.serve(ours.into(), None).is_err());
     server.wait();
     assert_eq!(q.busy_tags(), 0);
-    assert_eq!(blkmq_submitters_work(&q), Ok(()));
-}
-
-/// Checks that the queue still works.
-fn blkmq_submitters_work(q: &RequestQueue) -> Result<(), blkmq::Status> {
-    let mut submitter = q.submitter(&blkmq::Client::new("a test")).expect("every place was given back");
-    submitter.submit(blkmq::Bio::flush()).expect("there are slots");
-    submitter.wait(1, None);
-    let done = submitter.reap().expect("it is over");
-    if done.status.is_ok() { Ok(()) } else { Err(done.status) }
+    assert_eq!(Client::simple(&server_with(&q, Bounds::default())).read(0, 512), Ok(vec![0; 512]), "the queue works");
 }
 
 #[test]
 fn a_server_that_is_dropped_is_gone() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("socket");
-    let q = queue("ram,size=16M");
-    for _ in 0..3 {
-        let export = Export::new("", q.clone());
-        let server = builder().export(export).listen(Address::unix(&path)).start().unwrap();
-        let mut client = Client::connect(&path);
-        client.go("");
-        drop(server);
-        assert!(client.is_closed() && !path.exists());
-    }
+    let (_folder, path, builder) = listening("ram,size=16M");
+    let server = builder.start().unwrap();
+    let mut client = Client::connect(&path);
+    client.go("");
+    drop(server);
+    assert!(client.is_closed() && !path.exists());
 }
 
 /// Red if a server waits for clients of other front-ends, which end later, or before what is logged of them after its
 /// end was lost.
 #[test]
 fn a_block_device_outlives_the_server_with_its_log() {
-    let lines = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&lines);
-    let log = move |_: Level, line: &str| told.lock().unwrap().push(line.to_owned());
-    let server = builder().export(Export::new("a", queue("ram,size=1M"))).log(log).start().unwrap();
+    let (server, warnings) = start_telling(serving("ram,size=1M"));
     let engine = Arc::clone(server.engine());
     let device = engine.clients.enter(FrontEnd::Ublk, "ublk0".to_owned(), vec![Arc::new(EventFd::new().unwrap())]);
     server.stop().drain();
     server.wait();
     engine.warn(Topic::Device, format_args!("of {}", device.number));
-    until(|| *lines.lock().unwrap() == ["of 1"]);
+    until(|| *warnings.lock().unwrap() == ["of 1"]);
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Clients that are gone, and clients that do nothing: the server does no work for them and does not wait for them.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use blkmq_export::{Address, Bounds, Export, Server};
 
 use crate::server::client::{Client, request};
 use crate::server::ending::until;
-use crate::server::{builder, queue};
+use crate::server::{builder, queue, serving};
 
 /// The number of reads that a client asks for, each of 1 MiB. The server may begin only those that the bounds allow.
 const READS: u64 = 1000;
@@ -28,15 +27,6 @@ fn reads() -> Vec<u8> {
     (0..READS).flat_map(|cookie| request(commands::READ, 0, cookie, 0, 1 << 20)).collect()
 }
 
-fn tcp(server: &Server) -> Client<TcpStream> {
-    let address = server.uris()[0].trim_start_matches("nbd://").trim_end_matches('/');
-    let mut client = Client::over(TcpStream::connect(address).expect("it listens"));
-    client.take::<18>();
-    client.send(&3_u32.to_be_bytes());
-    client.go("");
-    client
-}
-
 /// Red if the requests of a client that is gone are begun like those of other clients: the device would read 1000 MiB
 /// for no client. With TCP only the first replies show that the client is gone, and until then the server sends what
 /// the socket takes.
@@ -47,7 +37,7 @@ fn nothing_is_read_for_a_client_that_has_closed() {
         let server = start(&q);
         let quiesce = q.quiesce();
         if is_tcp {
-            tcp(&server).send(&reads());
+            Client::tcp(&server).send(&reads());
         } else {
             Client::simple(&server).send(&reads());
         }
@@ -82,7 +72,7 @@ fn what_a_client_wrote_whole_before_it_closed_is_written() {
 fn a_client_that_only_stops_sending_is_answered_by_tcp_too() {
     let q = queue("ram,size=1M");
     let server = start(&q);
-    let mut client = tcp(&server);
+    let mut client = Client::tcp(&server);
     client.send(&reads()[..28 * 20]);
     client.stream.shutdown(std::net::Shutdown::Write).expect("the socket is connected");
     for _ in 0..20 {
@@ -95,20 +85,12 @@ fn a_client_that_only_stops_sending_is_answered_by_tcp_too() {
 #[test]
 fn a_client_that_reads_nothing_is_cut_off_and_others_are_not() {
     for is_tcp in [false, true] {
-        let q = queue("ram,size=1M");
-        let export = Export::new("", q.clone());
         let timeout = Some(Duration::from_millis(300));
-        let server = builder().export(export).listen(Address::loopback(0)).stall_timeout(timeout).start().unwrap();
+        let server = serving("ram,size=1M").listen(Address::loopback(0)).stall_timeout(timeout).start().unwrap();
         let mut idle = Client::simple(&server);
-        let mut deaf: Box<dyn Write> = if is_tcp {
-            let mut client = tcp(&server);
-            client.send(&reads()[..28 * 60]);
-            Box::new(client.stream)
-        } else {
-            let mut client = Client::simple(&server);
-            client.send(&reads()[..28 * 60]);
-            Box::new(client.stream)
-        };
+        let mut deaf: Box<dyn Write> =
+            if is_tcp { Box::new(Client::tcp(&server).stream) } else { Box::new(Client::simple(&server).stream) };
+        deaf.write_all(&reads()[..28 * 60]).unwrap();
         until(|| server.clients().len() == 1);
         assert!(deaf.write_all(&[0; 1 << 20]).is_err(), "the connection is closed");
         assert_eq!(idle.read(0, 512), Ok(vec![0; 512]), "a client that has nothing to read stays");
@@ -119,8 +101,7 @@ fn a_client_that_reads_nothing_is_cut_off_and_others_are_not() {
 /// that has begun: no other client could have the memory of that request.
 #[test]
 fn a_client_that_stops_within_a_write_is_cut_off() {
-    let export = Export::new("", queue("ram,size=1M"));
-    let server = builder().export(export).stall_timeout(Some(Duration::from_millis(300))).start().unwrap();
+    let server = serving("ram,size=1M").stall_timeout(Some(Duration::from_millis(300))).start().unwrap();
     let mut mute = Client::simple(&server);
     mute.request(commands::WRITE, 0, 0, 0, 65536);
     mute.send(&[1; 100]);
@@ -132,10 +113,9 @@ fn a_client_that_stops_within_a_write_is_cut_off() {
 /// take what it asked for before.
 #[test]
 fn a_client_that_says_goodbye_and_reads_nothing_is_not_seen_off_for_ever() {
-    let export = Export::new("", queue("ram,size=1M"));
     let timeout = Some(Duration::from_millis(300));
-    let server = builder().export(export).listen(Address::loopback(0)).stall_timeout(timeout).start().unwrap();
-    let mut client = tcp(&server);
+    let server = serving("ram,size=1M").listen(Address::loopback(0)).stall_timeout(timeout).start().unwrap();
+    let mut client = Client::tcp(&server);
     client.send(&reads()[..28 * 2]);
     client.request(commands::DISC, 0, 0, 0, 0);
     until(|| server.clients().is_empty());

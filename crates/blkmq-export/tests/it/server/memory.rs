@@ -4,23 +4,18 @@ use std::io::{ErrorKind, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use blkmq_export::Server;
 use blkmq_export::nbd::commands;
-use blkmq_export::{Export, Server};
 
 use crate::server::client::{Client, request};
 use crate::server::ending::until;
-use crate::server::{builder, queue};
+use crate::server::{server, serving};
 
 const MIB: usize = 1 << 20;
 
 /// A server with at most 8 connections. Besides the part of each connection there is little memory.
 fn tight() -> Server {
-    builder()
-        .export(Export::new("", queue("ram,size=64M")))
-        .max_connections(8)
-        .memory(24 * MIB)
-        .start()
-        .expect("it is enough")
+    serving("ram,size=64M").max_connections(8).memory(24 * MIB).start().expect("it is enough")
 }
 
 /// A client that asks for much, and reads nothing.
@@ -45,7 +40,7 @@ fn nr_deaf(server: &Server) -> usize {
 /// Red if a write gets memory for all of its data as soon as its header is there: a hundred times 32 MiB.
 #[test]
 fn a_hundred_writes_of_which_nothing_has_come_take_no_more_than_64_mib() {
-    let server = builder().export(Export::new("", queue("ram,size=64M"))).start().unwrap();
+    let server = server("ram,size=64M");
     let mut clients: Vec<_> = (0..100).map(|_| Client::simple(&server)).collect();
     clients.iter_mut().for_each(|client| client.send(&request(commands::WRITE, 0, 0, 0, 32 << 20)));
     until(|| server.clients().iter().all(|client| client.requests == 1 && client.memory > 0));
@@ -140,13 +135,7 @@ fn what_waits_for_memory_gets_it_when_others_are_done() {
 /// enough.
 #[test]
 fn too_little_memory_is_refused_with_what_would_do() {
-    let export = Export::new("", queue("ram,size=1M"));
-    let error = builder().export(export).max_connections(2).memory(MIB).start().unwrap_err().to_string();
-    let least = 2 * (768 << 10);
-    assert_eq!(
-        error,
-        format!(
-            "memory: 1048576 bytes are too few for 2 connections; give at least {least}, or allow fewer connections"
-        )
-    );
+    let error = serving("ram,size=1M").max_connections(2).memory(MIB).start().unwrap_err().to_string();
+    let advice = "give at least 1572864, or allow fewer connections";
+    assert_eq!(error, format!("memory: 1048576 bytes are too few for 2 connections; {advice}"));
 }

@@ -4,12 +4,13 @@ use std::io::{ErrorKind, Read, Write};
 use std::thread;
 use std::time::Duration;
 
-use blkmq_export::nbd::{commands, option_replies, options, transmission};
+use blkmq_export::nbd::{commands, option_replies, options};
 use blkmq_export::{Address, Bounds, Export, Server};
 use rustls::StreamOwned;
 use rustls::version::{TLS12, TLS13};
 
-use crate::server::client::{Client, named, option, request};
+use crate::server::bounds::check_that_only_the_deaf_wait;
+use crate::server::client::{Client, option, request};
 use crate::server::ending::until;
 use crate::server::forger::{DATA, Forger, HANDSHAKE};
 use crate::server::site::{Encrypted, Site, encrypt, start_tls};
@@ -58,36 +59,13 @@ fn where_tls_is_required_nothing_else_goes_without_it() {
     assert_eq!(server.uris()[0], format!("nbds+unix:///?socket={}", path.display()));
     assert!(server.uris()[1].starts_with("nbds://127.0.0.1:"));
     let mut client = Client::pair(&server);
-    for (number, data) in [
-        (options::LIST, vec![]),
-        (options::GO, [&named("")[..], &[0, 0]].concat()),
-        (options::STRUCTURED_REPLY, vec![]),
-        (99, vec![0; 300_000]),
-    ] {
-        let replies = client.ask(number, &data);
-        assert_eq!((replies.len(), replies[0].0), (1, option_replies::ERR_TLS_REQD), "option {number}");
-    }
+    assert_eq!(client.ask(options::LIST, &[])[0].0, option_replies::ERR_TLS_REQD);
     let mut client = encrypt(client, site.tls_session(&[&TLS13], None));
     client.go("");
     assert_eq!(client.read(0, 512), Ok(vec![0; 512]));
     let mut hasty = Client::pair(&server);
     hasty.option(options::EXPORT_NAME, b"");
     assert!(hasty.is_closed());
-    let mut gone = Client::pair(&server);
-    assert_eq!(gone.ask(options::ABORT, &[]), [(option_replies::ACK, vec![])]);
-    assert!(gone.is_closed());
-}
-
-/// Red if `Negotiation` keeps what was agreed on before STARTTLS.
-#[test]
-fn what_was_said_in_the_clear_means_nothing_inside() {
-    let site = Site::new();
-    let server = site.server("ram,size=1M");
-    let mut client = Client::pair(&server);
-    client.agree_on_structure("");
-    let mut client = encrypt(client, site.tls_session(&[&TLS13], None));
-    assert_eq!(client.go("").1 & transmission::SEND_DF, 0);
-    assert_eq!(client.read(0, 512), Ok(vec![0; 512]), "a simple reply");
 }
 
 /// Red if `secure` keeps the input: the option is then answered inside TLS, as if the client had sent it there.
@@ -178,23 +156,12 @@ fn keys_change_while_requests_go_on() {
 fn who_does_not_read_waits_alone_and_what_waits_for_him_is_bounded() {
     let site = Site::new();
     let server = site.builder("ram,size=16M").bounds(Bounds { requests: 16, bytes: 4 << 20 }).start().unwrap();
-    let (mut deaf, mut other) = (site.client(&server), site.client(&server));
-    deaf.go("");
-    other.go("");
-    let mut bytes = Vec::new();
-    (0..64).for_each(|cookie| bytes.extend(request(commands::READ, 0, cookie, 0, 1 << 20)));
-    deaf.stream.write_all(&bytes).unwrap();
-    let taken = || server.clients()[0].requests;
-    until(|| taken() >= 4);
-    for round in 0..100 {
-        assert_eq!(other.write(0, &[round; 4096]), Ok(vec![]));
-        assert_eq!(other.read(0, 4096), Ok(vec![round; 4096]));
-    }
-    // One socket and the TLS session hold less than 1 MiB of answers.
-    assert!(taken() <= 8, "{} of 64 requests were taken", taken());
-    for _ in 0..64 {
-        assert_eq!(deaf.reply(|_| 1 << 20).1.map(|data| data.len()), Ok(1 << 20));
-    }
+    let clients = [(); 2].map(|()| {
+        let mut client = site.client(&server);
+        client.go("");
+        client
+    });
+    check_that_only_the_deaf_wait(&server, clients);
 }
 
 #[test]
