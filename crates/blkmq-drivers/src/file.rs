@@ -10,14 +10,13 @@
 //! The block layer calls in by [`File`], and nothing else does. `File` finds the engine of the hardware queue (`rings`,
 //! `engine`): a `ring`, or a `crew` with its `pool` of threads where the system refuses io_uring (`refusal` says why).
 //! The engine keeps the request as a `transfer`, which knows what is still to be asked of the kernel; one with data in
-//! pages of the kernel has a `chain`. All engines share the `target`: the open file with its `length` and
+//! pages of the kernel has a `chain`. All engines share the `target`: the open file with its length and
 //! `writeback_errors`. `opening` makes it.
 
 mod chain;
 mod crew;
 mod engine;
 mod journal;
-mod length;
 mod opening;
 mod place;
 mod poller;
@@ -110,7 +109,7 @@ pub(super) const DEVICE: DeviceDescription = DeviceDescription::new(
     PARAMETERS,
     |values| Ok(Arc::new(File::from_values(values)?)),
 )
-.with_offers(ring::Offers::here);
+.with_offers(engine::Offers::here);
 
 /// The most submitters that get a ring each without being asked for.
 const MOST_OWNERS: u64 = 256;
@@ -178,7 +177,7 @@ impl Config {
         // A program that says how many submitters it has gets a ring for each, unless the spec says otherwise or the
         // system gives no rings. Rings that are polled are few, because disks have few such queues.
         let says = ["submit_queues", "owned", "poll_queues", "engine"].iter().any(|name| values.is_given(name));
-        let fits = |nr: &u16| are_few_enough(*nr) && ring::Offers::find().is_ok();
+        let fits = |nr: &u16| are_few_enough(*nr) && engine::Offers::find().is_ok();
         let nr_owners = values.nr_submitters().filter(|nr| !says && fits(nr));
         Ok(Self {
             path,
@@ -255,7 +254,7 @@ impl File {
         self.rings.make(&self.target, topology).map_err(|error| error.at(path))
     }
 
-    fn engine(&self, hctx: u16) -> &Engine {
+    fn engine(&self, hctx: u16) -> &dyn Engine {
         self.rings.get(hctx).expect("a hardware queue has had an engine since it was first there")
     }
 }
@@ -317,12 +316,12 @@ impl Driver for File {
     fn next_event(&self, hctx: u16) -> NextEvent {
         // The next poll offers the kernel what it has not taken yet, and finds the requests that are polled for. The
         // descriptor tells of all others.
-        let is_restless = self.rings.get(hctx).is_some_and(Engine::is_restless);
+        let is_restless = self.rings.get(hctx).is_some_and(|engine| engine.is_restless());
         if is_restless { NextEvent::At(Time(0)) } else { NextEvent::Never }
     }
 
     fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {
-        self.rings.get(hctx).map(Engine::fd)
+        self.rings.get(hctx).map(|engine| engine.fd())
     }
 
     /// COST: a system call, which also hands over what the kernel has not taken yet.

@@ -14,6 +14,7 @@
 
 mod error;
 pub mod file;
+mod length;
 mod naming;
 pub mod nbd;
 pub mod rbd;

@@ -36,6 +36,7 @@ use blkmq::SECTOR_SIZE;
 use blkmq::driver::spec::{Accepts, DeviceDescription, Parameter, SpecError, Value, Values};
 use blkmq::driver::{Batch, Done, Driver, Health, TimeoutAction, Topology, TopologyError};
 use blkmq::{Limits, MAX_HW_QUEUES, RqId, Status, Time};
+use blkmq_nbd::transmission;
 
 pub use address::Address;
 use connection::Connection;
@@ -172,7 +173,8 @@ impl Driver for Nbd {
 
     fn limits(&self) -> Limits {
         let terms = &self.session.terms;
-        let range = |can: bool| if can { MAX_RANGE_SECTORS } else { 0 };
+        let range = |flag| if terms.has(flag) { MAX_RANGE_SECTORS } else { 0 };
+        let (read_only, can_flush) = (terms.has(transmission::READ_ONLY), terms.has(transmission::SEND_FLUSH));
         Limits {
             capacity_sectors: self.session.size() / SECTOR_SIZE as u64,
             logical_block_size: terms.block_size,
@@ -180,14 +182,14 @@ impl Driver for Nbd {
             max_sectors: terms.max_bytes / SECTOR_SIZE as u32,
             max_segments: MAX_SEGMENTS,
             max_segment_size: terms.max_bytes,
-            max_discard_sectors: range(terms.can_trim),
-            max_write_zeroes_sectors: range(terms.can_zero),
-            write_cache: terms.can_flush,
-            fua: terms.can_fua,
+            max_discard_sectors: range(transmission::SEND_TRIM),
+            max_write_zeroes_sectors: range(transmission::SEND_WRITE_ZEROES),
+            write_cache: can_flush,
+            fua: terms.has(transmission::SEND_FUA),
             // A server that does not mention flushes may still have a cache.
-            no_flush: !terms.can_flush && !terms.is_read_only,
-            rotational: terms.is_rotational,
-            read_only: terms.is_read_only,
+            no_flush: !can_flush && !read_only,
+            rotational: terms.has(transmission::ROTATIONAL),
+            read_only,
             ..Limits::default()
         }
     }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use blkmq::driver::{Batch, Done};
 use blkmq::{Status, Time};
 
+use super::engine::Engine;
 use super::journal::Journal;
 use super::pool::{Call, Pool};
 use super::target::Target;
@@ -34,6 +35,45 @@ impl fmt::Debug for Crew {
     }
 }
 
+impl Engine for Crew {
+    /// All requests fail while the system gives no thread.
+    fn start(&self, target: &Target, batch: &mut Batch<'_>, now: Time) {
+        if !self.pool.has_thread() {
+            return batch.finish_all(Status::IoError);
+        }
+        let end = target.end(now);
+        while let Some(next) = Transfer::next(&self.transfers, target, batch, end) {
+            let (tag, transfer) = next.unwrap_or_else(|tag| {
+                panic!("tag {tag} is with a thread already; each tag of a hardware queue is out once")
+            });
+            self.ask(tag, &transfer);
+        }
+    }
+
+    fn reap(&self, target: &Target, done: &mut Done<'_>) {
+        let Some(mut answers) = try_lock(&self.answers) else { return };
+        self.pool.take_answers(&mut answers);
+        for (tag, mut result) in answers.drain(..) {
+            if let Some((hctx, journal)) = &self.journal {
+                result = journal.answered(*hctx, tag, result);
+            }
+            let transfer = lock(&self.transfers[usize::from(tag)]);
+            if let Some(transfer) = Transfer::settle(transfer, target, result, done) {
+                self.ask(tag, &transfer);
+            }
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        drop(lock(&self.answers));
+        self.pool.fd()
+    }
+
+    fn refusal(&self) -> Option<String> {
+        self.pool.refusal()
+    }
+}
+
 impl Crew {
     /// A crew for `depth` requests at once.
     ///
@@ -48,53 +88,11 @@ impl Crew {
         })
     }
 
-    /// A descriptor that is readable while there are answers. The call first waits for the thread that takes answers,
-    /// as [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd) asks for.
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        drop(lock(&self.answers));
-        self.pool.fd()
-    }
-
-    /// Why the crew can do nothing, if that is so. The next batch tries again.
-    pub(super) fn refusal(&self) -> Option<String> {
-        self.pool.refusal()
-    }
-
-    /// Starts the requests of a batch, except those that reach past the end of a file that has become shorter. All
-    /// requests fail while the system gives no thread.
-    pub(super) fn start(&self, target: &Target, batch: &mut Batch<'_>, now: Time) {
-        if !self.pool.has_thread() {
-            return batch.finish_all(Status::IoError);
-        }
-        let end = target.end(now);
-        while let Some(next) = Transfer::next(&self.transfers, target, batch, end) {
-            let (tag, transfer) = next.unwrap_or_else(|tag| {
-                panic!("tag {tag} is with a thread already; each tag of a hardware queue is out once")
-            });
-            self.ask(tag, &transfer);
-        }
-    }
-
     /// Makes a thread do what is still to be done for a transfer.
     fn ask(&self, tag: u16, transfer: &MutexGuard<'_, Transfer>) {
         if let Some((hctx, journal)) = &self.journal {
             journal.asked(*hctx, tag, transfer.asked());
         }
         self.pool.push(Call { tag, what: transfer.what() });
-    }
-
-    /// Takes answers, unless another thread is doing so.
-    pub(super) fn reap(&self, target: &Target, done: &mut Done<'_>) {
-        let Some(mut answers) = try_lock(&self.answers) else { return };
-        self.pool.take_answers(&mut answers);
-        for (tag, mut result) in answers.drain(..) {
-            if let Some((hctx, journal)) = &self.journal {
-                result = journal.answered(*hctx, tag, result);
-            }
-            let transfer = lock(&self.transfers[usize::from(tag)]);
-            if let Some(transfer) = Transfer::settle(transfer, target, result, done) {
-                self.ask(tag, &transfer);
-            }
-        }
     }
 }

@@ -1,11 +1,10 @@
 //! What carries out the requests of a hardware queue: an io_uring, or threads if the system gives no io_uring.
 //!
-//! [`Engine`] is the one place that knows of both.
+//! Both implement [`Engine`]; [`Rings`](super::rings::Rings) chooses between them.
 
-use std::io;
+use std::fmt::{self, Debug};
 use std::os::fd::BorrowedFd;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use blkmq::Time;
@@ -13,15 +12,10 @@ use blkmq::driver::spec::SpecError;
 use blkmq::driver::{Batch, Done};
 use blkmq::event::EventFd;
 
-use crate::OpenError;
-
-use super::crew::Crew;
-use super::journal::Journal;
 use super::poller::Poller;
-use super::refusal::refused;
 use super::registered::Memory;
-use super::ring::{Offers, Ring};
 use super::target::Target;
+use crate::OpenError;
 
 /// The choice of what carries out the requests of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -49,123 +43,85 @@ impl FromStr for Choice {
     }
 }
 
-/// What carries out the requests of one hardware queue.
-#[expect(clippy::large_enum_variant, reason = "there are few, all of one kind")]
-#[derive(Debug)]
-pub(super) enum Engine {
-    Ring(Ring),
-    Crew(Crew),
+/// What of the kernel's offers a ring uses.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Offers {
+    /// Whether the kernel posts completions when the submitter next enters the kernel.
+    pub(super) is_cooperative: bool,
+    /// Whether the kernel has tables for memory.
+    pub(super) has_table: bool,
+    /// Whether these tables take pages of the kernel, of each request at a time.
+    pub(super) has_pages: bool,
+    /// Whether one system call hands over requests and sleeps until a time.
+    pub(super) has_timed_sleep: bool,
 }
 
-impl Engine {
-    pub(super) fn ring(
-        target: &Target,
-        depth: u16,
-        owned: bool,
-        journal: Option<(u16, Arc<dyn Journal>)>,
-    ) -> io::Result<Self> {
-        Ring::new(target, depth, owned).map(|ring| Self::Ring(ring.with_journal(journal)))
+impl fmt::Display for Offers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_cooperative { "cooperative task work" } else { "task work by interrupts" })?;
+        f.write_str(if self.has_table { ", registered buffers" } else { ", no registered buffers" })?;
+        f.write_str(if self.has_timed_sleep { ", sleep in one call" } else { ", sleep by polling a descriptor" })
     }
+}
 
-    pub(super) fn crew(target: &Target, depth: u16, journal: Option<(u16, Arc<dyn Journal>)>) -> io::Result<Self> {
-        Crew::new(target, depth, journal).map(Self::Crew)
-    }
-
-    /// Starts the requests of a batch, in order.
-    pub(super) fn start(&self, target: &Target, batch: &mut Batch<'_>, now: Time) {
-        match self {
-            Self::Ring(ring) => ring.start(target, batch, now),
-            Self::Crew(crew) => crew.start(target, batch, now),
-        }
-    }
+/// Carries out the requests of one hardware queue. What threads do not have is what a ring adds to the defaults.
+pub(super) trait Engine: Debug + Send + Sync {
+    /// Starts the requests of a batch, in order, except those that reach past the end of a file that has become
+    /// shorter.
+    fn start(&self, target: &Target, batch: &mut Batch<'_>, now: Time);
 
     /// Takes finished requests, unless another thread is doing so.
-    pub(super) fn reap(&self, target: &Target, done: &mut Done<'_>) {
-        match self {
-            Self::Ring(ring) => ring.reap(target, done),
-            Self::Crew(crew) => crew.reap(target, done),
-        }
+    fn reap(&self, target: &Target, done: &mut Done<'_>);
+
+    /// Returns a descriptor that is readable while requests are finished, except those that must be polled for. The
+    /// call first waits for the thread that takes finished requests, as
+    /// [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd) asks for.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Sleeps until requests are finished, or `bell` is readable, or `timeout` has passed, as
+    /// [`Driver::sleep`](blkmq::driver::Driver::sleep) says. The same system call hands over what the kernel has not
+    /// taken yet. Returns false, without having slept, if the engine cannot be slept on.
+    fn sleep(&self, _bell: &EventFd, _timeout: Option<Duration>) -> bool {
+        false
     }
 
-    /// A descriptor that is readable while requests are finished. The call first waits for the thread that takes them.
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Ring(ring) => ring.fd(),
-            Self::Crew(crew) => crew.fd(),
-        }
+    /// Returns what the engine uses of the kernel's offers to rings.
+    fn offers(&self) -> Option<Offers> {
+        None
     }
 
-    /// Sleeps on the ring of an owned hardware queue, as [`Driver::sleep`](blkmq::driver::Driver::sleep) says.
-    pub(super) fn sleep(&self, bell: &EventFd, timeout: Option<Duration>) -> bool {
-        match self {
-            Self::Ring(ring) => ring.sleep(bell, timeout),
-            Self::Crew(_) => false,
-        }
+    /// Returns why the engine can do nothing now, if that is so. The next batch tries again.
+    fn refusal(&self) -> Option<String> {
+        None
     }
 
-    /// What of the kernel's offers the ring uses. `None` for threads.
-    pub(super) fn offers(&self) -> Option<Offers> {
-        match self {
-            Self::Ring(ring) => Some(ring.offers()),
-            Self::Crew(_) => None,
-        }
+    /// Returns true if the engine must be polled again at once, because no descriptor tells when.
+    fn is_restless(&self) -> bool {
+        false
     }
 
-    /// Why the engine can do nothing now, if that is so.
-    pub(super) fn refusal(&self) -> Option<String> {
-        match self {
-            Self::Ring(_) => None,
-            Self::Crew(crew) => crew.refusal(),
-        }
+    /// Returns the poller of reads and writes, if they are polled.
+    fn poller(&self) -> Option<&Poller> {
+        None
     }
 
-    /// Whether the engine must be looked at again at once, because no descriptor tells when.
-    pub(super) fn is_restless(&self) -> bool {
-        matches!(self, Self::Ring(ring) if ring.is_behind() || ring.poller().is_some_and(Poller::is_busy))
-    }
+    /// Registers memory in a slot, or clears the slot.
+    fn register(&self, _slot: u16, _memory: Option<Memory>) {}
 
-    /// The poller of reads and writes, if they are polled.
-    pub(super) fn poller(&self) -> Option<&Poller> {
-        match self {
-            Self::Ring(ring) => ring.poller(),
-            Self::Crew(_) => None,
-        }
-    }
+    /// Takes all pages of the kernel out of the engine's table. The kernel keeps those that it is just moving data of.
+    /// Requests that go on with other pages fail.
+    fn let_go(&self) {}
 
-    /// Registers memory in a slot, or clears the slot. Threads do not use it.
-    pub(super) fn register(&self, slot: u16, memory: Option<Memory>) {
-        if let Self::Ring(ring) = self {
-            ring.register(slot, memory);
-        }
-    }
-
-    /// Takes all pages of the kernel out of the ring's table.
-    pub(super) fn let_go(&self) {
-        if let Self::Ring(ring) = self {
-            ring.let_go();
-        }
-    }
-
-    /// Bytes of memory that it has registered.
-    pub(super) fn registered(&self) -> usize {
-        match self {
-            Self::Ring(ring) => ring.registered(),
-            Self::Crew(_) => 0,
-        }
+    /// Returns the bytes of memory that are registered.
+    fn registered(&self) -> usize {
+        0
     }
 
     /// Makes the poller that a polled hardware queue needs. Returns whether it is new, and so knows none of the memory.
-    pub(super) fn make_poller(&self, target: &Target) -> Result<bool, OpenError> {
-        match self {
-            Self::Ring(ring) => ring.make_poller(target).map_err(refused),
-            Self::Crew(_) => Err(OpenError::new("polled hardware queues need io_uring; threads wait for the disk")),
-        }
+    fn make_poller(&self, _target: &Target) -> Result<bool, OpenError> {
+        Err(OpenError::new("polled hardware queues need io_uring; threads wait for the disk"))
     }
 
     /// Makes the hardware queue a polled one, or not, from now on. No request is in flight.
-    pub(super) fn set_polls(&self, polls: bool) {
-        if let Self::Ring(ring) = self {
-            ring.set_polls(polls);
-        }
-    }
+    fn set_polls(&self, _polls: bool) {}
 }

@@ -23,13 +23,14 @@ use blkmq::event::EventFd;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use super::chain::{self, LINKS, Link};
+use super::engine::{Engine, Offers};
 use super::journal::Journal;
 use super::poller::Poller;
-use super::refusal::explained;
+use super::refusal::{explained, refused};
 use super::registered::{Memory, SLOTS, Table, pages_slot};
 use super::target::Target;
 use super::transfer::Transfer;
-use crate::{lock, try_lock};
+use crate::{OpenError, lock, try_lock};
 
 /// A ring, and the requests that are on it.
 ///
@@ -117,19 +118,6 @@ fn make_table(uring: &IoUring, nr_requests: u16) -> bool {
     uring.submitter().register_buffers_sparse(SLOTS as u32 + u32::from(nr_requests)).is_ok()
 }
 
-/// What of the kernel's offers a ring uses.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Offers {
-    /// Whether the kernel posts completions when the submitter next enters the kernel.
-    is_cooperative: bool,
-    /// Whether the kernel has tables for memory.
-    has_table: bool,
-    /// Whether these tables take pages of the kernel, of each request at a time.
-    pub(super) has_pages: bool,
-    /// Whether one system call hands over requests and sleeps until a time.
-    has_timed_sleep: bool,
-}
-
 impl Offers {
     /// Makes the ring's table for memory, too.
     fn new(uring: IoUring, is_cooperative: bool, depth: u16) -> (IoUring, Self) {
@@ -156,54 +144,95 @@ impl Offers {
     }
 }
 
-impl fmt::Display for Offers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_cooperative { "cooperative task work" } else { "task work by interrupts" })?;
-        f.write_str(if self.has_table { ", registered buffers" } else { ", no registered buffers" })?;
-        f.write_str(if self.has_timed_sleep { ", sleep in one call" } else { ", sleep by polling a descriptor" })
-    }
-}
-
-impl Ring {
-    /// A ring for `depth` requests at once.
-    pub(super) fn new(target: &Target, depth: u16, is_owned: bool) -> io::Result<Self> {
-        let (uring, offers) = make_ring(depth, is_owned)?;
-        uring.submitter().register_files(&target.fds())?;
-        Ok(Self {
-            uring,
-            offers,
-            poller: OnceLock::new(),
-            polls: AtomicBool::new(false),
-            starting: Mutex::default(),
-            reaping: Mutex::default(),
-            transfers: (0..depth).map(|_| Mutex::new(Transfer::new())).collect(),
-            is_behind: AtomicBool::new(false),
-            is_owned,
-            bell: AtomicU64::new(NO_BELL),
-            journal: None,
-        })
-    }
-
-    /// The same ring with a journal, and the number of its hardware queue there.
-    pub(super) fn with_journal(mut self, journal: Option<(u16, Arc<dyn Journal>)>) -> Self {
-        self.journal = journal;
-        self
-    }
-
-    /// Makes the poller that a polled hardware queue needs. Returns whether it is new, and so knows none of the memory.
-    pub(super) fn make_poller(&self, target: &Target) -> io::Result<bool> {
-        let is_missing = self.poller.get().is_none();
-        if is_missing {
-            let poller = Poller::new(target, self.transfers.len() as u16)?;
-            make_table(&poller.uring, 0);
-            let _ = self.poller.set(poller);
+impl Engine for Ring {
+    fn start(&self, target: &Target, batch: &mut Batch<'_>, now: Time) {
+        let end = target.end(now);
+        let mut side = lock(&self.starting);
+        while let Some(next) = Transfer::next(&self.transfers, target, batch, end) {
+            let (tag, mut transfer) = next.unwrap_or_else(|tag| {
+                self.submit(&mut side);
+                panic!("tag {tag} is with the kernel already; each tag of a hardware queue is out once");
+            });
+            transfer.look_up(&side.table);
+            self.put(&mut side, tag, &transfer);
         }
-        Ok(is_missing)
+        self.submit(&mut side);
     }
 
-    /// Registers memory in a slot, or clears the slot. If the kernel refuses memory, because it may not pin so much,
-    /// the memory is used like any other memory.
-    pub(super) fn register(&self, slot: u16, memory: Option<Memory>) {
+    fn reap(&self, target: &Target, done: &mut Done<'_>) {
+        if self.is_behind() {
+            self.submit(&mut lock(&self.starting));
+        }
+        if self.is_owned {
+            self.let_post();
+        }
+        let Some(_side) = try_lock(&self.reaping) else { return };
+        let mut is_unfinished = false;
+        if let Some(poller) = self.poller().filter(|poller| poller.is_busy()) {
+            poller.look();
+            // SAFETY: this thread has `reaping`, so there is no other view of this side.
+            for completion in unsafe { poller.uring.completion_shared() } {
+                let is_refused = poller.note_answer(completion.result());
+                is_unfinished |= self.take(target, &completion, is_refused, done);
+            }
+        }
+        // SAFETY: as above.
+        for completion in unsafe { self.uring.completion_shared() } {
+            if completion.user_data() & BELL != 0 {
+                self.note_bell(&completion);
+            } else {
+                is_unfinished |= self.take(target, &completion, false, done);
+            }
+        }
+        if is_unfinished {
+            self.submit(&mut lock(&self.starting));
+            // The submitters of these requests may sleep, and this thread may have nothing more to wait for. A thread
+            // that looked between the answer and the new entry of a polled request has found nothing to poll for.
+            if self.is_behind() || self.poller().is_some_and(Poller::is_busy) {
+                done.plan_anew();
+            }
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        drop(lock(&self.reaping));
+        // SAFETY: the ring keeps it open for as long as it is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
+    }
+
+    fn sleep(&self, bell: &EventFd, timeout: Option<Duration>) -> bool {
+        debug_assert!(self.is_owned, "no other thread uses the ring meanwhile");
+        if self.poller().is_some() || !self.offers.has_timed_sleep || !self.watch(bell) {
+            return false;
+        }
+        // A time that is too long for the kernel's type is as good as none.
+        let timeout = timeout.filter(|timeout| timeout.as_secs() <= i64::MAX as u64).map(types::Timespec::from);
+        let mut args = types::SubmitArgs::new();
+        if let Some(timeout) = &timeout {
+            args = args.timespec(timeout);
+        }
+        // The error is the end of the time, a signal, or a lack of memory. In each case the caller looks again.
+        let _ = self.uring.submitter().submit_with_args(1, &args);
+        if self.is_behind() {
+            self.note_behind(&lock(&self.starting));
+        }
+        true
+    }
+
+    fn offers(&self) -> Option<Offers> {
+        Some(self.offers)
+    }
+
+    fn is_restless(&self) -> bool {
+        self.is_behind() || self.poller().is_some_and(Poller::is_busy)
+    }
+
+    fn poller(&self) -> Option<&Poller> {
+        if self.polls.load(Ordering::Relaxed) { self.poller.get() } else { None }
+    }
+
+    /// If the kernel refuses memory, because it may not pin so much, the memory is used like any other memory.
+    fn register(&self, slot: u16, memory: Option<Memory>) {
         let mut side = lock(&self.starting);
         let piece = |memory: Option<Memory>| libc::iovec {
             iov_base: memory.map_or(std::ptr::null_mut(), |memory| std::ptr::without_provenance_mut(memory.start)),
@@ -224,11 +253,8 @@ impl Ring {
         side.table.set(slot, memory.filter(|_| is_known));
     }
 
-    /// Takes all pages of the kernel out of the table. The kernel keeps those that it is just moving data of. Requests
-    /// that go on with other pages fail.
-    ///
     /// This waits for no lock: a thread may be in the kernel for a request that never ends.
-    pub(super) fn let_go(&self) {
+    fn let_go(&self) {
         if self.offers.has_pages {
             let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
             let slots = vec![nothing; self.transfers.len()];
@@ -238,55 +264,54 @@ impl Ring {
         }
     }
 
-    /// What of the kernel's offers the ring uses.
-    pub(super) fn offers(&self) -> Offers {
-        self.offers
-    }
-
-    /// Bytes of memory that it has registered.
-    pub(super) fn registered(&self) -> usize {
+    fn registered(&self) -> usize {
         lock(&self.starting).table.bytes()
     }
 
-    /// Makes the hardware queue a polled one, or not, from now on. No request is in flight.
-    pub(super) fn set_polls(&self, polls: bool) {
+    fn make_poller(&self, target: &Target) -> Result<bool, OpenError> {
+        let is_missing = self.poller.get().is_none();
+        if is_missing {
+            let poller = Poller::new(target, self.transfers.len() as u16).map_err(refused)?;
+            make_table(&poller.uring, 0);
+            let _ = self.poller.set(poller);
+        }
+        Ok(is_missing)
+    }
+
+    fn set_polls(&self, polls: bool) {
         // The block layer has the queue frozen; its unfreezing publishes this.
         self.polls.store(polls, Ordering::Relaxed);
     }
+}
 
-    /// The poller of reads and writes, if they are polled.
-    pub(super) fn poller(&self) -> Option<&Poller> {
-        if self.polls.load(Ordering::Relaxed) { self.poller.get() } else { None }
-    }
-
-    /// The ring's descriptor, which is readable while there are completions, except those that must be polled for. The
-    /// call first waits for the thread that takes completions, as [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd)
-    /// asks for.
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        drop(lock(&self.reaping));
-        // SAFETY: the ring keeps it open for as long as it is borrowed.
-        unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
+impl Ring {
+    /// A ring for `depth` requests at once. `journal`: the journal, and the number of the hardware queue there.
+    pub(super) fn new(
+        target: &Target,
+        depth: u16,
+        is_owned: bool,
+        journal: Option<(u16, Arc<dyn Journal>)>,
+    ) -> io::Result<Self> {
+        let (uring, offers) = make_ring(depth, is_owned)?;
+        uring.submitter().register_files(&target.fds())?;
+        Ok(Self {
+            uring,
+            offers,
+            poller: OnceLock::new(),
+            polls: AtomicBool::new(false),
+            starting: Mutex::default(),
+            reaping: Mutex::default(),
+            transfers: (0..depth).map(|_| Mutex::new(Transfer::new())).collect(),
+            is_behind: AtomicBool::new(false),
+            is_owned,
+            bell: AtomicU64::new(NO_BELL),
+            journal,
+        })
     }
 
     /// Whether the kernel has to be asked again to take what is on the ring.
     pub(super) fn is_behind(&self) -> bool {
         self.is_behind.load(Ordering::Relaxed)
-    }
-
-    /// Starts the requests of a batch, in order, except those that reach past the end of a file that has become
-    /// shorter.
-    pub(super) fn start(&self, target: &Target, batch: &mut Batch<'_>, now: Time) {
-        let end = target.end(now);
-        let mut side = lock(&self.starting);
-        while let Some(next) = Transfer::next(&self.transfers, target, batch, end) {
-            let (tag, mut transfer) = next.unwrap_or_else(|tag| {
-                self.submit(&mut side);
-                panic!("tag {tag} is with the kernel already; each tag of a hardware queue is out once");
-            });
-            transfer.look_up(&side.table);
-            self.put(&mut side, tag, &transfer);
-        }
-        self.submit(&mut side);
     }
 
     /// Puts a transfer's entry on the ring, or its chain of entries.
@@ -390,28 +415,6 @@ impl Ring {
         }
     }
 
-    /// Sleeps until there are completions, or `bell` is readable, or `timeout` has passed. The same system call hands
-    /// over what the kernel has not taken yet. Returns false, without having slept, if the ring cannot be slept on:
-    /// some completions must be polled for, or the kernel is too old. Called by the submitter that the ring belongs to.
-    pub(super) fn sleep(&self, bell: &EventFd, timeout: Option<Duration>) -> bool {
-        debug_assert!(self.is_owned, "no other thread uses the ring meanwhile");
-        if self.poller().is_some() || !self.offers.has_timed_sleep || !self.watch(bell) {
-            return false;
-        }
-        // A time that is too long for the kernel's type is as good as none.
-        let timeout = timeout.filter(|timeout| timeout.as_secs() <= i64::MAX as u64).map(types::Timespec::from);
-        let mut args = types::SubmitArgs::new();
-        if let Some(timeout) = &timeout {
-            args = args.timespec(timeout);
-        }
-        // The error is the end of the time, a signal, or a lack of memory. In each case the caller looks again.
-        let _ = self.uring.submitter().submit_with_args(1, &args);
-        if self.is_behind() {
-            self.note_behind(&lock(&self.starting));
-        }
-        true
-    }
-
     /// Makes the ring watch this event from now on: an event that is readable completes something on the ring, also if
     /// it became readable before. Returns whether the ring does.
     ///
@@ -459,42 +462,6 @@ impl Ring {
             // An error is a lack of memory, or a signal, and the flag is still there at the next poll.
             let _ = self.uring.submit();
             self.note_behind(&side);
-        }
-    }
-
-    /// Takes completions off the ring, unless another thread is doing so.
-    pub(super) fn reap(&self, target: &Target, done: &mut Done<'_>) {
-        if self.is_behind() {
-            self.submit(&mut lock(&self.starting));
-        }
-        if self.is_owned {
-            self.let_post();
-        }
-        let Some(_side) = try_lock(&self.reaping) else { return };
-        let mut is_unfinished = false;
-        if let Some(poller) = self.poller().filter(|poller| poller.is_busy()) {
-            poller.look();
-            // SAFETY: this thread has `reaping`, so there is no other view of this side.
-            for completion in unsafe { poller.uring.completion_shared() } {
-                let is_refused = poller.note_answer(completion.result());
-                is_unfinished |= self.take(target, &completion, is_refused, done);
-            }
-        }
-        // SAFETY: as above.
-        for completion in unsafe { self.uring.completion_shared() } {
-            if completion.user_data() & BELL != 0 {
-                self.note_bell(&completion);
-            } else {
-                is_unfinished |= self.take(target, &completion, false, done);
-            }
-        }
-        if is_unfinished {
-            self.submit(&mut lock(&self.starting));
-            // The submitters of these requests may sleep, and this thread may have nothing more to wait for. A thread
-            // that looked between the answer and the new entry of a polled request has found nothing to poll for.
-            if self.is_behind() || self.poller().is_some_and(Poller::is_busy) {
-                done.plan_anew();
-            }
         }
     }
 

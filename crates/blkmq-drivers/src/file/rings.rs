@@ -9,10 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use blkmq::MAX_HW_QUEUES;
 use blkmq::driver::{Arena, Topology};
 
+use super::crew::Crew;
 use super::engine::{Choice, Engine};
 use super::journal::Journal;
 use super::refusal::{explained, is_refused, refused};
 use super::registered::{Memory, SLOTS};
+use super::ring::Ring;
 use super::target::Target;
 use crate::{OpenError, lock};
 
@@ -20,7 +22,7 @@ use crate::{OpenError, lock};
 /// kind.
 #[derive(Debug)]
 pub(super) struct Rings {
-    entries: Box<[OnceLock<Engine>]>,
+    entries: Box<[OnceLock<Box<dyn Engine>>]>,
     choice: Choice,
     /// Whether each engine belongs to one submitter.
     owned: bool,
@@ -48,13 +50,13 @@ impl Rings {
     }
 
     /// The engine of a hardware queue, if the hardware queue ever existed.
-    pub(super) fn get(&self, hctx: u16) -> Option<&Engine> {
-        self.entries[usize::from(hctx)].get()
+    pub(super) fn get(&self, hctx: u16) -> Option<&dyn Engine> {
+        self.entries[usize::from(hctx)].get().map(|engine| &**engine)
     }
 
     /// Every engine, with the number of its hardware queue.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Engine)> {
-        self.entries.iter().enumerate().filter_map(|(index, entry)| Some((index, entry.get()?)))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &dyn Engine)> {
+        self.entries.iter().enumerate().filter_map(|(index, entry)| Some((index, &**entry.get()?)))
     }
 
     fn memory(&self) -> MutexGuard<'_, [Option<Memory>; SLOTS]> {
@@ -68,7 +70,7 @@ impl Rings {
 
     /// Writes what carries out the requests, and what of the kernel's offers it uses.
     pub(super) fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        let Some(offers) = self.get(0).and_then(Engine::offers) else {
+        let Some(offers) = self.get(0).and_then(|engine| engine.offers()) else {
             let why = self.refusal().map(|why| format!(": {why}"));
             return writeln!(out, "threads do the requests{}", why.unwrap_or_default());
         };
@@ -78,21 +80,22 @@ impl Rings {
 
     /// Whether the engines read and write pages of the kernel. A journal could not look at them.
     pub(super) fn take_pages(&self) -> bool {
-        self.journal.is_none() && self.get(0).and_then(Engine::offers).is_some_and(|offers| offers.has_pages)
+        self.journal.is_none() && self.get(0).and_then(|engine| engine.offers()).is_some_and(|offers| offers.has_pages)
     }
 
     /// Makes an engine of the chosen kind. If both kinds are acceptable, the first engine decides.
-    fn engine(&self, target: &Target, hctx: usize, depth: u16) -> Result<Engine, OpenError> {
+    fn engine(&self, target: &Target, hctx: usize, depth: u16) -> Result<Box<dyn Engine>, OpenError> {
         let journal = || self.journal.clone().map(|journal| (hctx as u16, journal));
         if self.choice != Choice::Threads && self.refusal().is_none() {
-            match Engine::ring(target, depth, self.owned, journal()) {
+            match Ring::new(target, depth, self.owned, journal()) {
                 Err(error) if self.choice == Choice::Any && hctx == 0 && is_refused(&error) => {
                     _ = self.refusal.set(explained(&error));
                 }
-                made => return made.map_err(refused),
+                made => return Ok(Box::new(made.map_err(refused)?)),
             }
         }
-        Engine::crew(target, depth, journal()).map_err(|error| OpenError::from(error).at("no threads"))
+        let crew = Crew::new(target, depth, journal()).map_err(|error| OpenError::from(error).at("no threads"))?;
+        Ok(Box::new(crew))
     }
 
     /// Makes the engines that the hardware queues need, at most [`MAX_HW_QUEUES`]. No request is in flight.

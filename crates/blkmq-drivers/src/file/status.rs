@@ -3,22 +3,14 @@
 
 use blkmq::Status;
 
-/// What is to be done about an error that a ring reports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// Ask for the same again: the kernel had no time for it, or the thread that had started it has ended.
-    Again,
-    /// The request has failed.
-    Failed(Status),
-}
-
-/// The meaning of an error number that a ring reports, as a positive number.
-pub(super) const fn verdict(errno: i32) -> Verdict {
-    Verdict::Failed(match errno {
-        libc::EINTR | libc::EAGAIN | libc::ECANCELED => return Verdict::Again,
+/// Returns the status of a request that the kernel has failed with this error number, which is positive. `None`: it has
+/// to be asked for the same again, because it had no time for it, or the thread that had started it has ended.
+pub(super) const fn status_of(errno: i32) -> Option<Status> {
+    Some(match errno {
+        libc::EINTR | libc::EAGAIN | libc::ECANCELED => return None,
         // A read that waits for the page cache continues in the thread that started it. If that thread has ended, the
         // kernel has no access to its memory any more, although the buffer still exists.
-        libc::EFAULT => return Verdict::Again,
+        libc::EFAULT => return None,
         // A file says by this that it does not take the operation.
         libc::ENOTTY => Status::Unsupported,
         // `chattr +i`, a sealed file, a file system that became read-only.
@@ -33,7 +25,7 @@ mod tests {
 
     #[test]
     fn errors_keep_their_meaning() {
-        assert_eq!(verdict(libc::ECANCELED), Verdict::Again);
+        assert_eq!(status_of(libc::ECANCELED), None);
         for (errno, status) in [
             (libc::ENOSPC, Status::NoSpace),
             (libc::EIO, Status::IoError),
@@ -44,7 +36,7 @@ mod tests {
             (libc::EPERM, Status::NotPermitted),
             (libc::EROFS, Status::NotPermitted),
         ] {
-            assert_eq!(verdict(errno), Verdict::Failed(status), "{errno}");
+            assert_eq!(status_of(errno), Some(status), "{errno}");
         }
     }
 }

@@ -14,11 +14,11 @@ use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
 use rustix::io::Errno;
 
 use super::Config;
-use super::length::Length;
 use super::opening::{Opened, identity, size_of};
 use super::place::Place;
 use super::writeback_errors::WritebackErrors;
 use crate::OpenError;
+use crate::length::Length;
 
 /// The largest transfer, in sectors: 1 MiB.
 const MAX_SECTORS: u32 = 2048;

@@ -19,7 +19,7 @@ use super::chain::{self, Chain, LINKS, Link};
 use super::journal::{Asked, asked};
 use super::pool::What;
 use super::registered::{Table, pages_slot};
-use super::status::{Verdict, verdict};
+use super::status::status_of;
 use super::target::{MAX_SEGMENTS, Target};
 use super::writeback_errors::{Promise, WritebackErrors};
 use crate::try_lock;
@@ -56,15 +56,6 @@ enum Task {
     /// A change of a range, with the mode of fallocate, and the mode to use instead if the file system does not know
     /// the first.
     Range(i32, Option<i32>),
-}
-
-/// What to do with a request once the kernel has answered.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    /// The request is over.
-    Over(Status),
-    /// The kernel has done a part of the request, or nothing. The rest has to be asked for.
-    Again,
 }
 
 /// A request with a tag, from its start to its completion.
@@ -374,26 +365,29 @@ impl Transfer {
     }
 
     /// Called when the kernel has answered with a number of bytes, or with a negative error. The caller has the
-    /// borrowed request.
-    pub(super) fn answered(&mut self, result: i32) -> Next {
+    /// borrowed request. Returns the status of a request that is over. `None`: the kernel has done a part of it, or
+    /// nothing, and the rest has to be asked for.
+    pub(super) fn answered(&mut self, result: i32) -> Option<Status> {
         let next = match (u64::try_from(result), self.task) {
             // A ring reports the end of a timeout as an error.
-            (_, Task::Pause) | (Ok(_), Task::Sync) => return self.over(Status::Ok),
+            (_, Task::Pause) | (Ok(_), Task::Sync) => Ok(true),
             (Err(_), _) => self.failed(-result),
             (Ok(_), Task::Range(..)) => Ok(true),
             // The file has become shorter than it was.
             (Ok(0), _) => Err(Status::IoError),
             (Ok(done), _) => self.advance(done),
         };
-        match next {
-            Ok(false) => Next::Again,
-            Ok(true) if self.is_synced_behind => {
+        let status = match next {
+            Ok(false) => return None,
+            Ok(true) if self.is_synced_behind && !matches!(self.task, Task::Sync | Task::Pause) => {
                 self.task = Task::Sync;
-                Next::Again
+                return None;
             }
-            Ok(true) => self.over(Status::Ok),
-            Err(status) => self.over(status),
-        }
+            Ok(true) => Status::Ok,
+            Err(status) => status,
+        };
+        self.end(status);
+        Some(status)
     }
 
     /// Takes an answer. Returns the transfer if more has to be asked for. Otherwise the transfer's request is over.
@@ -404,8 +398,7 @@ impl Transfer {
         done: &mut Done<'_>,
     ) -> Option<MutexGuard<'a, Self>> {
         let borrowed = transfer.borrowed.take().expect("the kernel answers what it was asked, once");
-        let next = transfer.conclude(target.writeback_errors(), result);
-        let Next::Over(status) = next else {
+        let Some(status) = transfer.conclude(target.writeback_errors(), result) else {
             transfer.borrowed = Some(borrowed);
             transfer.number_sync(target);
             return Some(transfer);
@@ -418,26 +411,23 @@ impl Transfer {
     }
 
     /// Takes an answer, and judges what the answer says of data that other clients have written.
-    fn conclude(&mut self, writeback_errors: &WritebackErrors, result: i32) -> Next {
+    fn conclude(&mut self, writeback_errors: &WritebackErrors, result: i32) -> Option<Status> {
         let mut next = self.answered(result);
-        if let (Next::Over(status), Some(promise)) = (&mut next, self.promise()) {
+        if let (Some(status), Some(promise)) = (&mut next, self.promise()) {
             *status = writeback_errors.judge(promise, *status, result);
         }
         // The answer must not be noted earlier, because other threads use what was just found.
         if let Some(number) = self.sync.take() {
             self.until = writeback_errors.note_answer(number);
         }
-        if next != Next::Over(Status::Ok) {
+        if next != Some(Status::Ok) {
             return next;
         }
-        match writeback_errors.is_certain(self.until) {
-            Some(true) => next,
-            Some(false) => Next::Over(Status::IoError),
-            None => {
-                self.task = Task::Pause;
-                Next::Again
-            }
-        }
+        let Some(is_certain) = writeback_errors.is_certain(self.until) else {
+            self.task = Task::Pause;
+            return None;
+        };
+        Some(if is_certain { Status::Ok } else { Status::IoError })
     }
 
     /// Counts a sync that the kernel is asked for next.
@@ -447,14 +437,14 @@ impl Transfer {
         }
     }
 
-    fn over(&mut self, status: Status) -> Next {
+    /// Hands over what was read into a stand-in, which is not needed any more.
+    fn end(&mut self, status: Status) {
         if let Some(buffer) = self.stand_in.take() {
             self.pieces = std::mem::take(&mut self.meant);
             if self.task == Task::Read && status.is_ok() {
                 self.hand_over(&buffer);
             }
         }
-        Next::Over(status)
     }
 
     /// Copies data that was read to the memory of the request.
@@ -476,21 +466,18 @@ impl Transfer {
 
     /// Whether the request ends with this error, and how.
     fn failed(&mut self, errno: i32) -> Result<bool, Status> {
-        match verdict(errno) {
-            Verdict::Again if self.tries < MOST_TRIES => {
+        match (status_of(errno), self.task) {
+            (None, _) if self.tries < MOST_TRIES => {
                 self.tries += 1;
                 // The next try does not use the registered memory, so that memory cannot be the cause then.
                 self.registered = self.registered.filter(|_| self.has_pages);
                 Ok(false)
             }
-            Verdict::Again => Err(Status::IoError),
-            Verdict::Failed(status) => match self.task {
-                Task::Range(_, Some(other)) if status == Status::Unsupported => {
-                    self.task = Task::Range(other, None);
-                    Ok(false)
-                }
-                _ => Err(status),
-            },
+            (Some(Status::Unsupported), Task::Range(_, Some(other))) => {
+                self.task = Task::Range(other, None);
+                Ok(false)
+            }
+            (status, _) => Err(status.unwrap_or(Status::IoError)),
         }
     }
 

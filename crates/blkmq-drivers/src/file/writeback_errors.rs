@@ -15,8 +15,8 @@ use std::sync::{Mutex, OnceLock};
 
 use blkmq::Status;
 
-use super::length::Shorter;
-use super::status::{Verdict, verdict};
+use super::status::status_of;
+use crate::length::Shorter;
 use crate::lock;
 
 /// The description of the failure if the kernel has noted an error.
@@ -181,7 +181,7 @@ impl WritebackErrors {
     /// permission does not say that: most often it was about the write itself, and nothing was changed. For anything
     /// else, the kernel is asked.
     fn is_in_doubt(&self, errno: i32) -> bool {
-        let is_refused = matches!(verdict(errno), Verdict::Failed(Status::NoSpace | Status::NotPermitted));
+        let is_refused = matches!(status_of(errno), Some(Status::NoSpace | Status::NotPermitted));
         self.is_buffered && !is_refused
     }
 

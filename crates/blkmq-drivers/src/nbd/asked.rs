@@ -23,7 +23,7 @@ pub(super) struct Asked {
     /// For a flush: what had been acknowledged when the flush was sent, as [`Cache`](super::cache::Cache) counts.
     pub(super) covers: u64,
     /// Whether the server has the request, or gets it when the socket takes more, and has not answered it.
-    is_sent: bool,
+    pub(super) is_sent: bool,
     /// Whether the request was sent once more over a new connection, and has not been overdue since.
     is_sent_again: bool,
     /// When the first server went away that the request waited for, if the request has been sent once more since.
@@ -31,7 +31,7 @@ pub(super) struct Asked {
     /// Whether the request has failed. The next thread that polls reports that, and it is not sent any more.
     is_given_up: bool,
     /// The number of bytes of its data.
-    len: usize,
+    pub(super) len: usize,
 }
 
 /// The tag and the length of the request with which these bytes begin, its data included.
@@ -104,11 +104,6 @@ impl Asked {
     /// Whether the request is with the device.
     pub(super) const fn is_out(&self) -> bool {
         self.borrowed.is_some()
-    }
-
-    /// Whether the server has to answer the request.
-    pub(super) const fn is_sent(&self) -> bool {
-        self.is_sent
     }
 
     /// The server has not done the request, and need not answer it any more. The request is kept.
@@ -186,11 +181,6 @@ impl Asked {
         before - bytes.len()
     }
 
-    /// The number of bytes of its data.
-    pub(super) const fn len(&self) -> usize {
-        self.len
-    }
-
     /// Ends the request. Does nothing if there is none.
     pub(super) fn finish(&mut self, status: Status, done: &mut Done<'_>) {
         self.is_sent = false;
@@ -250,12 +240,12 @@ mod tests {
 
         fn poll(&self, _: u16, done: &mut Done<'_>, _: Time) {
             for mut asked in lock(&self.0).drain(..) {
-                let bytes: Vec<_> = (0..=255).cycle().take(asked.len() + 3).collect();
+                let bytes: Vec<_> = (0..=255).cycle().take(asked.len + 3).collect();
                 let mut at = 0;
                 for piece in bytes.chunks(300) {
                     at += asked.fill(at, piece);
                 }
-                assert_eq!(at, asked.len(), "what is beyond belongs to the next reply");
+                assert_eq!(at, asked.len, "what is beyond belongs to the next reply");
                 asked.finish(Status::Ok, done);
             }
         }

@@ -265,7 +265,7 @@ impl Connection {
                 let mut asked = lock(&self.asked[usize::from(tag)]);
                 let taken = asked.fill(have, received.here());
                 received.take(taken);
-                if have + taken < asked.len() {
+                if have + taken < asked.len {
                     received.data = Some((tag, have + taken));
                     return Ok(());
                 }
@@ -283,7 +283,7 @@ impl Connection {
         // The cookie of each request is its tag.
         let tag = u16::try_from(cookie).map_err(|_| Broken)?;
         let asked = self.asked.get(usize::from(tag)).map(lock);
-        let mut asked = asked.filter(|asked| asked.is_sent()).ok_or(Broken)?;
+        let mut asked = asked.filter(|asked| asked.is_sent).ok_or(Broken)?;
         if asked.is_read() && errno == 0 {
             return Ok(Some((tag, 0)));
         }
@@ -368,7 +368,7 @@ impl Connection {
 
     /// Whether the server has nothing to answer.
     pub(super) fn is_idle(&self) -> bool {
-        !self.asked.iter().any(|asked| lock(asked).is_sent())
+        !self.asked.iter().any(|asked| lock(asked).is_sent)
     }
 
     /// Says goodbye to a server that is about to end and has answered everything.

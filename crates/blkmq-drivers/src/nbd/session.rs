@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use blkmq::MAX_HW_QUEUES;
 use blkmq::driver::Health;
+use blkmq_nbd::transmission;
 
 use super::Config;
 use super::cache::Cache;
@@ -112,9 +113,16 @@ impl Session {
     pub(super) fn open(config: Config) -> Result<Arc<Self>, OpenError> {
         let connector = Connector::new().map_err(|error| OpenError::from(error).at(&config.address))?;
         let (socket, terms) = handshake::connect(&connector, &config.address, TIMEOUT)?;
-        let session = Self {
+        let session = Arc::new(Self::new(config, connector, terms));
+        session.begin(0, socket)?;
+        session.connect(session.config.queues)?;
+        Ok(session)
+    }
+
+    fn new(config: Config, connector: Connector, terms: Terms) -> Self {
+        Self {
             size: AtomicU64::new(terms.size),
-            cache: Arc::new(Cache::new(terms.can_flush && !config.keeps_cache, MAX_HW_QUEUES)),
+            cache: Arc::new(Cache::new(terms.has(transmission::SEND_FLUSH) && !config.keeps_cache, MAX_HW_QUEUES)),
             connections: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
             nr_changes: Mutex::default(),
             outage: Mutex::default(),
@@ -124,17 +132,13 @@ impl Session {
             connector,
             terms,
             config,
-        };
-        session.begin(0, socket)?;
-        let session = Arc::new(session);
-        session.connect(session.config.queues)?;
-        Ok(session)
+        }
     }
 
     /// Makes the missing connections, to the server that the others are connected to.
     pub(super) fn connect(&self, queues: u16) -> Result<(), OpenError> {
         let address = &self.config.address;
-        if queues > 1 && !self.terms.can_multi_conn {
+        if queues > 1 && !self.terms.has(transmission::CAN_MULTI_CONN) {
             return Err(OpenError::new(format!(
                 "{address}: the server allows one connection; submit_queues must be 1"
             )));
@@ -395,13 +399,7 @@ mod tests {
         size: 1 << 20,
         block_size: 512,
         max_bytes: 1 << 20,
-        is_read_only: false,
-        can_flush: true,
-        can_fua: true,
-        is_rotational: false,
-        can_trim: false,
-        can_zero: false,
-        can_multi_conn: true,
+        flags: transmission::SEND_FLUSH | transmission::CAN_MULTI_CONN,
     };
 
     fn pair() -> (OwnedFd, UnixStream) {
@@ -410,27 +408,16 @@ mod tests {
         (ours.into(), theirs)
     }
 
-    fn link() -> Session {
-        Session {
-            size: AtomicU64::new(TERMS.size),
-            cache: Arc::new(Cache::new(true, 2)),
-            connections: (0..2).map(|_| OnceLock::new()).collect(),
-            nr_changes: Mutex::default(),
-            outage: Mutex::default(),
-            restorer: Mutex::default(),
-            is_attended: AtomicBool::new(false),
-            is_over: AtomicBool::new(false),
-            connector: Connector::new().expect("there are descriptors"),
-            terms: TERMS,
-            config: Config::new("nbd+unix:///?socket=a".parse().expect("it is a URI")),
-        }
+    fn session() -> Session {
+        let connector = Connector::new().expect("there are descriptors");
+        Session::new(Config::new("nbd+unix:///?socket=a".parse().expect("it is a URI")), connector, TERMS)
     }
 
     /// Red if an outage, or a thread that the system does not give, hides for a time what never heals; or if such a
     /// thread counts as what never heals.
     #[test]
     fn what_is_lost_is_told_before_what_heals() {
-        let session = link();
+        let session = session();
         let refuse = || *lock(&session.restorer) = Restorer::Refused(io::ErrorKind::WouldBlock.into());
         refuse();
         let health = session.health();
@@ -452,7 +439,7 @@ mod tests {
     /// connection to this server and one to the next.
     #[test]
     fn all_connections_come_up_or_none() {
-        let session = link();
+        let session = session();
         let _servers = [0, 1].map(|hctx| {
             let (ours, theirs) = pair();
             session.begin(hctx, ours).expect("there are descriptors");

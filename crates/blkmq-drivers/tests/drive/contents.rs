@@ -5,13 +5,12 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::thread;
 
-use blkmq::{Bio, Buffer, Flags, Locking, Op, RequestQueue, Status};
-use rand::rngs::SmallRng;
-use rand::{RngExt, SeedableRng};
+use blkmq::{Bio, Locking, RequestQueue, Status};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{BLOCK, BLOCK_SECTORS, queue, status_of};
 use crate::common::{run, submitter};
+use crate::model::Model;
 
 const THREADS: usize = 4;
 /// Blocks of a thread, and how many parts they have: outstanding operations may pass one another, so each has a part.
@@ -57,41 +56,13 @@ fn change(q: &RequestQueue, number: usize) -> Vec<u8> {
     // Where there are fewer processors, threads share them.
     let _ = sched_setaffinity(None, &processor);
     let mut submitter = submitter(q);
-    let first = number * BLOCKS;
-    let mut model = vec![0; BLOCKS * BLOCK];
-    let zeroes = Bio::write_zeroes(first as u64 * BLOCK_SECTORS, BLOCKS as u64 * BLOCK_SECTORS);
+    let mut model = Model::new(number * BLOCKS, BLOCKS, BLOCK, number as u64);
+    let sector = (number * BLOCKS) as u64 * BLOCK_SECTORS;
+    let zeroes = Bio::write_zeroes(sector, BLOCKS as u64 * BLOCK_SECTORS);
     assert_eq!(status_of(&mut submitter, zeroes), Status::Ok);
-    let mut rng = SmallRng::seed_from_u64(number as u64);
     for round in 0..ROUNDS {
-        let bios: Vec<_> = (0..PARTS)
-            .map(|part| {
-                let len = rng.random_range(1..=BLOCKS / PARTS / 2);
-                let at = part * (BLOCKS / PARTS) + rng.random_range(0..BLOCKS / PARTS / 2);
-                let (sector, sectors) = ((first + at) as u64 * BLOCK_SECTORS, len as u64 * BLOCK_SECTORS);
-                let bytes = &mut model[at * BLOCK..(at + len) * BLOCK];
-                let flags = Flags { polled: rng.random(), ..Flags::NONE };
-                match rng.random_range(0..10) {
-                    0..3 => Bio::read(sector, Buffer::zeroed(len * BLOCK)).with_flags(flags),
-                    kind @ (3 | 4) => {
-                        bytes.fill(0);
-                        let make = if kind == 3 { Bio::write_zeroes } else { Bio::discard };
-                        make(sector, sectors).with_flags(flags)
-                    }
-                    kind => {
-                        rng.fill(bytes);
-                        let flags = Flags { fua: kind == 9, preflush: kind == 8, ..flags };
-                        Bio::write(sector, Buffer::from(&bytes[..])).with_flags(flags)
-                    }
-                }
-            })
-            .collect();
-        for done in run(&mut submitter, bios) {
-            assert_eq!(done.status, Status::Ok, "thread {number}, round {round}: {:?}", done.bio.op);
-            if let (Op::Read, Some(data)) = (done.bio.op, done.bio.buffers.iter().next()) {
-                let start = (done.bio.sector / BLOCK_SECTORS) as usize * BLOCK - first * BLOCK;
-                assert!(data[..] == model[start..start + data.len()], "thread {number}, round {round}");
-            }
-        }
+        let done = run(&mut submitter, model.operations(PARTS));
+        model.check(&done, format_args!("thread {number}, round {round}"));
     }
-    model
+    model.bytes
 }

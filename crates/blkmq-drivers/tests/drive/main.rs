@@ -13,6 +13,8 @@
 mod common;
 mod contents;
 mod growth;
+#[path = "../it/model.rs"]
+mod model;
 mod orders;
 mod pulled;
 mod told;

@@ -6,19 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
 use crate::common::{run, submitter};
+use crate::system::filter_of;
 use blkmq::{Bio, Buffer, Flags, RequestQueue, Status};
 use blkmq_drivers::file::{Asked, Choice, Config, File, Journal};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+use seccompiler::apply_filter;
 use tempfile::TempDir;
 
 /// Makes the kernel refuse a system call from now on, to this thread and to those that it starts.
 fn forbid(call: i64) {
-    let rules = [(call, Vec::new())].into_iter().collect();
-    let arch = std::env::consts::ARCH.try_into().expect("the crate knows this processor");
-    let refuse = SeccompAction::Errno(libc::EPERM as u32);
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).expect("it makes sense");
-    let program: BpfProgram = filter.try_into().expect("it is short");
-    apply_filter(&program).expect("the kernel has filters");
+    apply_filter(&filter_of(call)).expect("the kernel has filters");
 }
 
 /// Opens a file with two hardware queues for which the kernel cannot be asked.

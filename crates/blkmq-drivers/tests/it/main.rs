@@ -3,6 +3,7 @@
 mod common;
 mod file;
 mod losses_unasked;
+mod model;
 mod nbd;
 mod nbd_leaving;
 mod nbd_reconnect;
@@ -10,4 +11,5 @@ mod opened;
 mod opening;
 mod parameters;
 mod pretend;
+mod system;
 mod writeback_errors;

@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::common::{run, submitter};
+use crate::model::Model;
 use crate::pretend::{SIZE, accept, greet, request};
 use blkmq::driver::Driver;
-use blkmq::{Bio, Buffer, Flags, Locking, Op, RejectReason, RequestQueue, Status};
+use blkmq::{Bio, Buffer, Flags, Locking, RejectReason, RequestQueue, Status};
 use blkmq_export::{Address, Export, Server};
-use blkmq_nbd::{SimpleReply, command_flags, commands, transmission};
-use rand::rngs::SmallRng;
-use rand::{RngExt, SeedableRng};
+use blkmq_nbd::{Request, SimpleReply, command_flags, commands, transmission};
 
 const SECTOR: usize = 512;
 
@@ -45,38 +44,13 @@ fn an_export_holds_what_was_written_under_every_locking() {
         let _server = serve("ram,size=8M", &socket, |export| export);
         let q = queue(&socket, ",submit_queues=2,hw_queue_depth=16", locking);
         let mut submitters = [submitter(&q), submitter(&q)];
-        let (mut model, mut rng) = (vec![0_u8; SIZE], SmallRng::seed_from_u64(5));
+        let mut model = Model::new(0, SIZE / SECTOR, SECTOR, 5);
         for round in 0..40 {
-            let mut bios: [Vec<Bio>; 2] = Default::default();
-            // Each operation of a round has its own part of the export, because outstanding operations may pass one
-            // another.
-            for place in 0..32 {
-                let part = SIZE / SECTOR / 32;
-                let (first, nr_sectors) =
-                    (place * part + rng.random_range(0..part / 2), rng.random_range(1..=part / 2));
-                let range = first * SECTOR..(first + nr_sectors) * SECTOR;
-                bios[place % 2].push(match rng.random_range(0..8) {
-                    0..3 => Bio::read(first as u64, Buffer::zeroed(range.len())),
-                    3 => {
-                        model[range].fill(0);
-                        Bio::write_zeroes(first as u64, nr_sectors as u64)
-                    }
-                    4 => Bio::flush(),
-                    kind => {
-                        rng.fill(&mut model[range.clone()]);
-                        let bio = Bio::write(first as u64, Buffer::from(&model[range]));
-                        bio.with_flags(Flags { fua: kind == 7, ..Flags::default() })
-                    }
-                });
-            }
-            for (submitter, bios) in submitters.iter_mut().zip(bios) {
-                for done in run(submitter, bios) {
-                    assert_eq!(done.status, Status::Ok, "{locking} round {round}: {:?}", done.bio);
-                    if let (Op::Read, Some(data)) = (done.bio.op, done.bio.buffers.iter().next()) {
-                        let start = done.bio.sector as usize * SECTOR;
-                        assert!(data[..] == model[start..start + data.len()], "{locking} round {round}");
-                    }
-                }
+            let mut bios = model.operations(32);
+            for submitter in &mut submitters {
+                let rest = bios.split_off(bios.len().min(16));
+                let done = run(submitter, std::mem::replace(&mut bios, rest));
+                model.check(&done, format_args!("{locking} round {round}"));
             }
         }
     }
@@ -105,21 +79,15 @@ fn obey(listener: UnixListener, more: u16) -> thread::JoinHandle<Vec<(u16, u16)>
     thread::spawn(move || {
         let mut stream = accept(&listener, SIZE, more);
         let mut asked = Vec::new();
-        let mut head = [0; 28];
-        while stream.read_exact(&mut head).is_ok() {
-            let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
-            let (flags, command) = (word(4), word(6));
-            if command == commands::DISC {
-                break;
-            }
-            asked.push((flags, command));
-            let cookie = head[8..16].iter().fold(0, |cookie, byte| cookie << 8 | u64::from(*byte));
-            let mut data = vec![0; head[24..].iter().fold(0, |len, byte| len << 8 | usize::from(*byte))];
-            if command == commands::WRITE {
+        while let Some(request) = request(&mut stream).filter(|request| request.kind != commands::DISC) {
+            let Request { flags, kind, cookie, length, .. } = request;
+            asked.push((flags, kind));
+            let mut data = vec![0; length as usize];
+            if kind == commands::WRITE {
                 stream.read_exact(&mut data).expect("the client talks on");
             }
             stream.write_all(&reply(0, cookie)).expect("the client talks on");
-            if command == commands::READ {
+            if kind == commands::READ {
                 stream.write_all(&data).expect("the client talks on");
             }
         }
@@ -287,13 +255,11 @@ fn what_the_socket_does_not_take_is_sent_later() {
         wait.recv().unwrap();
         let mut seen = Vec::new();
         for _ in 0..WRITES {
-            let (mut head, mut data) = ([0; 28], vec![0; 1 << 19]);
-            stream.read_exact(&mut head).unwrap();
+            let (write, mut data) = (request(&mut stream).unwrap(), vec![0; 1 << 19]);
             stream.read_exact(&mut data).unwrap();
             seen.push(data[0]);
             assert!(data.iter().all(|byte| *byte == data[0]), "data is whole and in its place");
-            let cookie = head[8..16].iter().fold(0, |cookie, byte| cookie << 8 | u64::from(*byte));
-            stream.write_all(&reply(0, cookie)).unwrap();
+            stream.write_all(&reply(0, write.cookie)).unwrap();
         }
         seen
     });

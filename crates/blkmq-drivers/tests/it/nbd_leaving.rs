@@ -4,41 +4,21 @@
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{run, submitter};
+use crate::nbd_reconnect::{BLOCK, listener, open, read, until};
 use crate::pretend::{SIZE, accept, greet, request};
 use blkmq::driver::{Health, Topology};
 use blkmq::{Bio, Buffer, Completion, RequestQueue, Status};
 use blkmq_nbd::{Errno, SimpleReply, commands, transmission};
-use tempfile::TempDir;
-
-const BLOCK: usize = 4096;
-
-fn folder() -> (TempDir, UnixListener) {
-    let folder = tempfile::tempdir().expect("there is room");
-    let listener = UnixListener::bind(folder.path().join("a")).expect("nobody else has the name");
-    (folder, listener)
-}
-
-fn open(folder: &Path, parameters: &str) -> RequestQueue {
-    let spec = format!("nbd,uri=nbd+unix:///?socket={}{parameters}", folder.join("a").display());
-    RequestQueue::builder(blkmq_drivers::open(&spec).expect("the server is there")).build().expect("so is its queue")
-}
 
 /// Waits until the server is away, as far as the device knows.
 fn until_away(q: &RequestQueue) {
-    while !matches!(q.driver().health(), Health::Away(_)) {
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn read(block: u64) -> Bio {
-    Bio::read(block * (BLOCK / 512) as u64, Buffer::zeroed(BLOCK))
+    until(q, |health| matches!(health, Health::Away(_)));
 }
 
 /// The status of a read, and the byte that all of its data has.
@@ -118,7 +98,7 @@ fn reads<const N: usize>(deeds: &Receiver<Deed>) -> [Deed; N] {
 #[test]
 fn a_server_that_is_about_to_go_and_stays_is_left_for_the_next_one() {
     for (parameters, expected) in [(",reconnect_delay=600s", (Status::Ok, 8)), ("", (Status::IoError, 0))] {
-        let (folder, listener) = folder();
+        let (_folder, socket, listener) = listener();
         let server = thread::spawn(move || {
             let mut first = client(&listener);
             answer(&mut Deed::of(&mut first), None);
@@ -131,7 +111,7 @@ fn a_server_that_is_about_to_go_and_stays_is_left_for_the_next_one() {
                 }
             }
         });
-        let q = open(folder.path(), parameters);
+        let q = open(&socket, parameters);
         let mut submitter = submitter(&q);
         assert_eq!(outcome(&run(&mut submitter, [read(1)])[0]), expected, "{parameters}");
         while outcome(&run(&mut submitter, [read(1)])[0]) != (Status::Ok, 8) {
@@ -147,7 +127,7 @@ fn a_server_that_is_about_to_go_and_stays_is_left_for_the_next_one() {
 /// panicked may leave the test hanging.
 #[test]
 fn what_the_server_has_is_answered_by_it_and_all_else_by_the_next_one() {
-    let (folder, listener) = folder();
+    let (_folder, socket, listener) = listener();
     let (is_asked, asked) = mpsc::channel();
     let server = thread::spawn(move || {
         let (tell, deeds) = mpsc::channel();
@@ -172,7 +152,7 @@ fn what_the_server_has_is_answered_by_it_and_all_else_by_the_next_one() {
         again.iter_mut().for_each(|deed| answer(deed, Some(8)));
         assert!(!matches!(deeds.recv(), Ok(Deed::Read { .. })), "all is answered");
     });
-    let q = open(folder.path(), ",submit_queues=2,reconnect_delay=600s");
+    let q = open(&socket, ",submit_queues=2,reconnect_delay=600s");
     thread::scope(|scope| {
         let ask = |blocks: &'static [u64]| {
             let mut submitter = submitter(&q);
@@ -216,7 +196,7 @@ fn leaves_and_hangs(listener: &UnixListener) {
 /// `reconnect_delay` is over, which is 12 hours here.
 #[test]
 fn what_a_server_that_is_about_to_go_does_not_answer_in_time_is_done_by_the_next_one() {
-    let (folder, listener) = folder();
+    let (_folder, socket, listener) = listener();
     let server = thread::spawn(move || {
         leaves_and_hangs(&listener);
         let mut nr_answered = 0;
@@ -228,7 +208,7 @@ fn what_a_server_that_is_about_to_go_does_not_answer_in_time_is_done_by_the_next
             }
         }
     });
-    let q = open(folder.path(), ",reconnect_delay=86400s");
+    let q = open(&socket, ",reconnect_delay=86400s");
     q.set_knob("io_timeout", "2000").unwrap();
     // Too far apart to merge.
     let over = run(&mut submitter(&q), [read(1), read(100)]);
@@ -241,7 +221,7 @@ fn what_a_server_that_is_about_to_go_does_not_answer_in_time_is_done_by_the_next
 /// if it gives that server time until a request is overdue, which is an hour here.
 #[test]
 fn a_server_that_is_about_to_go_and_hangs_leaves_time_for_the_next_one() {
-    let (folder, listener) = folder();
+    let (_folder, socket, listener) = listener();
     let server = thread::spawn(move || {
         leaves_and_hangs(&listener);
         let mut second = client(&listener);
@@ -249,7 +229,7 @@ fn a_server_that_is_about_to_go_and_hangs_leaves_time_for_the_next_one() {
             answer(&mut deed, Some(8));
         }
     });
-    let q = open(folder.path(), ",reconnect_delay=20s");
+    let q = open(&socket, ",reconnect_delay=20s");
     q.set_knob("io_timeout", "3600000").unwrap();
     thread::scope(|scope| {
         let mut submitter = submitter(&q);
@@ -268,7 +248,7 @@ fn a_server_that_is_about_to_go_and_hangs_leaves_time_for_the_next_one() {
 /// Runs a client against servers that answer each read by saying that they are about to end, or by breaking the
 /// connection. One server accepts the client as soon as another has lost it. Returns how many servers accepted.
 fn with_useless_servers(parameters: &str, is_polite: bool, client: impl FnOnce(&RequestQueue)) -> usize {
-    let (folder, listener) = folder();
+    let (_folder, socket, listener) = listener();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let servers = scope.spawn(|| {
@@ -287,15 +267,13 @@ fn with_useless_servers(parameters: &str, is_polite: bool, client: impl FnOnce(&
             }
             unreachable!("the client has an end")
         });
-        let q = open(folder.path(), parameters);
+        let q = open(&socket, parameters);
         client(&q);
         // The test ends only when no server is in the middle of a message.
-        while q.driver().health() != Health::Good {
-            thread::sleep(Duration::from_millis(5));
-        }
+        until(&q, |health| *health == Health::Good);
         is_over.store(true, Ordering::Relaxed);
         drop(q);
-        let _last = UnixStream::connect(folder.path().join("a")).expect("the listener is there");
+        let _last = UnixStream::connect(&socket).expect("the listener is there");
         servers.join().expect("no assertion there")
     })
 }
@@ -345,7 +323,7 @@ fn what_is_unsent_is_for_the_next_server() {
         most
     }
     for (parameters, is_kept) in [(",reconnect_delay=600s,keeps_cache=1", true), (",keeps_cache=1", false)] {
-        let (folder, listener) = folder();
+        let (_folder, socket, listener) = listener();
         let (is_away, away) = mpsc::channel();
         let server = thread::spawn(move || {
             let accept = || accept(&listener, 2 * NR * LEN as u64, 0);
@@ -356,7 +334,7 @@ fn what_is_unsent_is_for_the_next_server() {
             let nr_second = serve(&mut accept(), NR, 0);
             (nr_first, nr_second)
         });
-        let q = open(folder.path(), parameters);
+        let q = open(&socket, parameters);
         let nr_good = thread::scope(|scope| {
             let mut submitter = submitter(&q);
             let waits = scope.spawn(move || {
@@ -369,9 +347,7 @@ fn what_is_unsent_is_for_the_next_server() {
             let over = waits.join().expect("no assertion there");
             over.iter().filter(|done| done.status.is_ok()).count() as u64
         });
-        while q.driver().health() != Health::Good {
-            thread::sleep(Duration::from_millis(5));
-        }
+        until(&q, |health| *health == Health::Good);
         drop(q);
         let (nr_first, nr_second) = server.join().unwrap();
         // A socket has room for one or two of them.
@@ -385,7 +361,7 @@ fn what_is_unsent_is_for_the_next_server() {
 /// that are not closed: the outstanding answer then does not come.
 #[test]
 fn one_more_hardware_queue_does_not_disturb_a_leave_in_good_order() {
-    let (folder, listener) = folder();
+    let (_folder, socket, listener) = listener();
     let (is_refused, refused) = mpsc::channel();
     let server = thread::spawn(move || {
         let mut first = client(&listener);
@@ -400,7 +376,7 @@ fn one_more_hardware_queue_does_not_disturb_a_leave_in_good_order() {
             answer(&mut deed, Some(8));
         }
     });
-    let q = open(folder.path(), ",reconnect_delay=600s");
+    let q = open(&socket, ",reconnect_delay=600s");
     thread::scope(|scope| {
         let mut submitter = submitter(&q);
         // Too far apart to merge.

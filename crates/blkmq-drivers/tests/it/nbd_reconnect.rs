@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,10 +15,20 @@ use blkmq_export::{Address, Export, Server};
 use blkmq_nbd::{Errno, SimpleReply, commands, transmission};
 use tempfile::TempDir;
 
-const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("there is room")
+/// A folder, and the path of a socket in it.
+fn folder() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("there is room");
+    let socket = folder.path().join("a");
+    (folder, socket)
+}
+
+/// The same with a server's socket that listens.
+pub(crate) fn listener() -> (TempDir, PathBuf, UnixListener) {
+    let (folder, socket) = folder();
+    let listener = UnixListener::bind(&socket).expect("nobody else has the name");
+    (folder, socket, listener)
 }
 
 /// A disk that outlives its servers.
@@ -31,13 +41,13 @@ fn serve(disk: &RequestQueue, socket: &Path) -> Server {
     server.start().expect("the server is right")
 }
 
-fn open(socket: &Path, parameters: &str) -> RequestQueue {
+pub(crate) fn open(socket: &Path, parameters: &str) -> RequestQueue {
     let spec = format!("nbd,uri=nbd+unix:///?socket={}{parameters}", socket.display());
     RequestQueue::builder(blkmq_drivers::open(&spec).expect("the server is there")).build().expect("so is its queue")
 }
 
 /// Waits without a limit until the device has the wanted health.
-fn until(q: &RequestQueue, is_so: impl Fn(&Health) -> bool) -> Health {
+pub(crate) fn until(q: &RequestQueue, is_so: impl Fn(&Health) -> bool) -> Health {
     loop {
         let health = q.driver().health();
         if is_so(&health) {
@@ -55,7 +65,7 @@ fn fua(bio: Bio) -> Bio {
     bio.with_flags(Flags { fua: true, ..Flags::NONE })
 }
 
-fn read(block: u64) -> Bio {
+pub(crate) fn read(block: u64) -> Bio {
     Bio::read(block * (BLOCK / 512) as u64, Buffer::zeroed(BLOCK))
 }
 
@@ -71,8 +81,7 @@ const CACHED: &str = "null,size=4M,memory_backed=1,cache_size=1M";
 #[test]
 fn requests_wait_for_a_server_that_is_started_anew() {
     const BLOCKS: u64 = 128;
-    let folder = folder();
-    let socket = folder.path().join("a");
+    let (_folder, socket) = folder();
     let disk = disk("ram,size=4M");
     let mut server = Some(serve(&disk, &socket));
     let q = open(&socket, ",submit_queues=2,hw_queue_depth=16,reconnect_delay=600s,keeps_cache=1");
@@ -121,9 +130,7 @@ fn reply(errno: u32, cookie: u64) -> Vec<u8> {
 /// Red if a request ends with the answer of a server that is about to end and has not done the request.
 #[test]
 fn what_a_server_that_is_leaving_did_not_do_waits_for_the_next() {
-    let folder = folder();
-    let socket = folder.path().join("a");
-    let listener = UnixListener::bind(&socket).unwrap();
+    let (_folder, socket, listener) = listener();
     let server = thread::spawn(move || {
         for errno in [Errno::Shutdown.number(), 0] {
             let mut stream = accept(&listener, SIZE, 0);
@@ -140,8 +147,7 @@ fn what_a_server_that_is_leaving_did_not_do_waits_for_the_next() {
 /// Red if the device does not connect again by itself.
 #[test]
 fn without_a_delay_requests_fail_until_the_server_is_back() {
-    let folder = folder();
-    let socket = folder.path().join("a");
+    let (_folder, socket) = folder();
     let disk = disk("ram,size=4M");
     let server = serve(&disk, &socket);
     let q = open(&socket, "");
@@ -161,8 +167,7 @@ fn without_a_delay_requests_fail_until_the_server_is_back() {
 /// Red (hangs) if `Link::restore` keeps requests when `reconnect_delay` is over.
 #[test]
 fn requests_that_have_waited_for_too_long_fail() {
-    let folder = folder();
-    let socket = folder.path().join("a");
+    let (_folder, socket) = folder();
     let disk = disk("ram,size=4M");
     let server = serve(&disk, &socket);
     let q = open(&socket, ",reconnect_delay=200ms");
@@ -179,8 +184,7 @@ fn requests_that_have_waited_for_too_long_fail() {
 /// the server's cache.
 #[test]
 fn a_flush_says_nothing_good_of_writes_that_the_server_may_have_lost() {
-    let folder = folder();
-    let socket = folder.path().join("a");
+    let (_folder, socket) = folder();
     let disk = disk(CACHED);
     let server = serve(&disk, &socket);
     let q = open(&socket, ",reconnect_delay=600s");
@@ -200,8 +204,7 @@ fn a_flush_says_nothing_good_of_writes_that_the_server_may_have_lost() {
 #[test]
 fn what_was_flushed_or_outlives_the_server_is_not_lost() {
     for (parameters, is_flushed) in [("", true), (",keeps_cache=1", false)] {
-        let folder = folder();
-        let socket = folder.path().join("a");
+        let (_folder, socket) = folder();
         let disk = disk(CACHED);
         let server = serve(&disk, &socket);
         let q = open(&socket, &format!(",reconnect_delay=600s{parameters}"));
@@ -221,8 +224,7 @@ fn what_was_flushed_or_outlives_the_server_is_not_lost() {
 /// Red if any export is accepted: requests would go to another disk.
 #[test]
 fn a_smaller_export_is_not_taken_for_the_one_that_was_there() {
-    let folder = folder();
-    let socket = folder.path().join("a");
+    let (_folder, socket) = folder();
     let (large, small) = (disk("ram,size=4M"), disk("ram,size=2M"));
     let server = serve(&large, &socket);
     let q = open(&socket, ",reconnect_delay=600s");
@@ -244,8 +246,7 @@ fn a_smaller_export_is_not_taken_for_the_one_that_was_there() {
 /// Red if a request fails because it is overdue while it waits for a server.
 #[test]
 fn a_request_that_waits_for_longer_than_the_timeout_is_done_by_the_next_server() {
-    let folder = folder();
-    let socket = folder.path().join("a");
+    let (_folder, socket) = folder();
     let disk = disk("ram,size=4M");
     let server = serve(&disk, &socket);
     let q = open(&socket, ",reconnect_delay=600s");
@@ -266,9 +267,7 @@ fn a_request_that_waits_for_longer_than_the_timeout_is_done_by_the_next_server()
 #[test]
 fn the_next_server_has_the_whole_timeout() {
     const TIMEOUT: Duration = Duration::from_secs(2);
-    let folder = folder();
-    let socket = folder.path().join("a");
-    let listener = UnixListener::bind(&socket).unwrap();
+    let (_folder, socket, listener) = listener();
     let server = thread::spawn(move || {
         let accept = || accept(&listener, SIZE, 0);
         let mut first = accept();
@@ -297,9 +296,7 @@ fn the_next_server_has_the_whole_timeout() {
 /// small.
 #[test]
 fn a_server_that_goes_again_before_all_are_connected_is_no_server() {
-    let folder = folder();
-    let socket = folder.path().join("a");
-    let listener = UnixListener::bind(&socket).unwrap();
+    let (_folder, socket, listener) = listener();
     let (is_open, opened) = std::sync::mpsc::channel();
     let server = thread::spawn(move || {
         let accept = |size| accept(&listener, size, transmission::CAN_MULTI_CONN);
@@ -337,9 +334,7 @@ fn a_server_that_goes_again_before_all_are_connected_is_no_server() {
 /// the next server, would say nothing of what this server answers.
 #[test]
 fn one_more_hardware_queue_is_with_the_server_of_the_others_or_refused() {
-    let folder = folder();
-    let socket = folder.path().join("a");
-    let listener = UnixListener::bind(&socket).unwrap();
+    let (_folder, socket, listener) = listener();
     let (is_dialled, dialled) = std::sync::mpsc::channel();
     let server = thread::spawn(move || {
         let accept = || listener.accept().unwrap().0;

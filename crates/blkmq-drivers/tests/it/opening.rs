@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::common::{run, submitter};
+use crate::system::{Mount, succeeds};
 use blkmq::driver::spec::Opener;
 use blkmq::{Bio, Buffer, Flags, Op, RequestQueue, Status};
 use rand::rngs::SmallRng;
@@ -188,25 +188,9 @@ fn a_file_of_any_number_of_sectors_is_read_to_its_end() {
     assert_eq!((made.limits().size_bytes(), fs::metadata(&path).expect("it is made").len()), (1000, 1000));
 }
 
-/// Whether a command could be run.
-fn done(program: &str, arguments: &[&str]) -> bool {
-    Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
-}
-
-/// A mounted file system that is unmounted when the test ends.
-struct Mount(PathBuf);
-
-impl Mount {
-    fn new(image: &str, folder: &Path) -> Option<Self> {
-        fs::create_dir(folder).expect("the folder for tests is writable");
-        done("mount", &["-o", "loop", image, &folder.display().to_string()]).then(|| Self(folder.to_owned()))
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
-    }
+fn mount(image: &str, folder: &Path) -> Option<Mount> {
+    fs::create_dir(folder).expect("the folder for tests is writable");
+    Mount::new(&["-o", "loop", image], folder)
 }
 
 /// A file system in a file, mounted. `None` without the rights or programs for it. Then a message says that the test is
@@ -214,7 +198,7 @@ impl Drop for Mount {
 fn mounted(folder: &Path) -> Option<(String, Mount)> {
     let image = folder.join("image").display().to_string();
     fs::File::create(&image).and_then(|file| file.set_len(16 << 20)).expect("it is a hole");
-    let mount = done("mkfs.ext4", &["-q", &image]).then(|| Mount::new(&image, &folder.join("mounted"))).flatten();
+    let mount = succeeds("mkfs.ext4", &["-q", &image]).then(|| mount(&image, &folder.join("mounted"))).flatten();
     if mount.is_none() {
         println!("SKIP there is no mkfs.ext4, or mounting takes the rights of root");
     }
@@ -225,14 +209,14 @@ fn mounted(folder: &Path) -> Option<(String, Mount)> {
 #[test]
 fn a_new_file_outlives_a_loss_of_power() {
     let folder = folder().0;
-    let Some((image, mount)) = mounted(folder.path()) else { return };
-    let path = mount.0.join("disk");
+    let Some((image, system)) = mounted(folder.path()) else { return };
+    let path = system.0.join("disk");
     // The contents of the disk at this moment.
-    assert!(done("sync", &["--file-system", &mount.0.display().to_string()]));
+    assert!(succeeds("sync", &["--file-system", &system.0.display().to_string()]));
     let _device = blkmq_drivers::open(&format!("file,path={},size=1M", path.display())).expect("it can be made");
     let copy = format!("{image}.copy");
     fs::copy(&image, &copy).expect("there is room");
-    let after = Mount::new(&copy, &folder.path().join("after")).expect("the first one was mounted");
+    let after = mount(&copy, &folder.path().join("after")).expect("the first one was mounted");
     assert_eq!(fs::metadata(after.0.join("disk")).map(|found| found.len()).ok(), Some(1 << 20));
 }
 

@@ -23,7 +23,7 @@ fn ring_of(is_owned: bool) -> Ring {
     let path = folder.path().join("file");
     let target =
         Target::open(&Config { size: Some(1 << 20), ..Config::new(&path) }, &|_| ()).expect("it can be opened");
-    Ring::new(&target, 4, is_owned).expect("the kernel has rings")
+    Ring::new(&target, 4, is_owned, None).expect("the kernel has rings")
 }
 
 /// Red if the call does not wait: a thread that sleeps would wake at once, again and again, while another thread

@@ -4,8 +4,9 @@ use std::fs;
 
 use blkmq::driver::Extent;
 use blkmq::{Bio, Buffer, Flags, Locking, RequestQueue, Status};
+use tempfile::TempDir;
 
-use super::{Folder, SECTOR, bases, queue, read, status_of};
+use super::{SECTOR, bases, file, folder, queue, read, status_of};
 use crate::common::submitter;
 
 /// The extents that a device reports: for each the first byte, the length, and whether it is a hole.
@@ -30,10 +31,10 @@ fn blocks(path: &str) -> u64 {
 }
 
 /// Whether the file system reports holes, and can make them.
-fn has_holes(folder: &Folder) -> bool {
+fn has_holes(folder: &TempDir) -> bool {
     use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 
-    let path = folder.file("probe");
+    let path = file(folder, "probe");
     fs::write(&path, [1; 1 << 16]).expect("it can be made");
     let probe = fs::OpenOptions::new().read(true).write(true).open(&path).expect("it is there");
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -51,9 +52,9 @@ fn has_holes(folder: &Folder) -> bool {
 fn the_extents_of_a_file_are_its_own() {
     const KIB: u64 = 1 << 10;
     const SIZE: u64 = 4096 * KIB;
-    for folder in bases().into_iter().map(|base| Folder::new(base, "extents")).filter(has_holes) {
+    for folder in bases().into_iter().map(folder).filter(has_holes) {
         for direct in [0, 1] {
-            let path = folder.file(&format!("file{direct}"));
+            let path = file(&folder, &format!("file{direct}"));
             let q = queue(&format!("file,path={path},size=4M,direct={direct}"), "none", Locking::Single);
             let mut submitter = submitter(&q);
             assert_eq!(map(&q), [(0, SIZE, true)]);
@@ -78,8 +79,8 @@ fn the_extents_of_a_file_are_its_own() {
 #[test]
 fn zeroes_of_a_file_leave_a_hole_unless_they_must_not() {
     let nounmap = Flags { nounmap: true, ..Flags::NONE };
-    for folder in bases().into_iter().map(|base| Folder::new(base, "zeroes")).filter(has_holes) {
-        let path = folder.file("file");
+    for folder in bases().into_iter().map(folder).filter(has_holes) {
+        let path = file(&folder, "file");
         let q = queue(&format!("file,path={path},size=1M"), "none", Locking::Single);
         let mut submitter = submitter(&q);
         assert_eq!(status_of(&mut submitter, Bio::write(0, Buffer::from(&vec![7; 1 << 20][..]))), Status::Ok);
@@ -105,8 +106,8 @@ fn zeroes_of_a_file_leave_a_hole_unless_they_must_not() {
 /// Red if the part past the end of a file that has become shorter is reported as a hole: reads fail there.
 #[test]
 fn there_is_no_hole_behind_the_end_of_a_file() {
-    for folder in bases().into_iter().map(|base| Folder::new(base, "shorter")).filter(has_holes) {
-        let path = folder.file("file");
+    for folder in bases().into_iter().map(folder).filter(has_holes) {
+        let path = file(&folder, "file");
         let q = queue(&format!("file,path={path},size=1M"), "none", Locking::Single);
         fs::OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(64 << 10)).expect("it is ours");
         assert_eq!(q.driver().extent(0, 1 << 20), Extent::hole(64 << 10));

@@ -1,19 +1,18 @@
 //! What a file refuses, and what it has no room for.
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
 
 use blkmq::{Bio, Buffer, Locking, RejectReason, Status};
 
-use super::{Folder, SECTOR, bases, queue, read, status_of};
+use super::{SECTOR, bases, disk_folder, file, folder, queue, read, status_of};
 use crate::common::{run, submitter};
+use crate::system::Mount;
 
 /// Red if a device that only reads takes a change, if it keeps other readers away, or if it lets a writer in.
 #[test]
 fn what_only_reads_refuses_the_rest() {
-    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "read-only");
-    let path = folder.file("a");
+    let folder = disk_folder();
+    let path = file(&folder, "a");
     fs::write(&path, vec![9; 1 << 16]).expect("the folder for tests is writable");
     let q = queue(&format!("file,path={path},read_only=1"), "mq-deadline", Locking::Combining);
     let mut submitter = submitter(&q);
@@ -32,10 +31,10 @@ fn what_only_reads_refuses_the_rest() {
 /// Red if an error does not say which file it is about, and what would be right, or if a file is changed by it.
 #[test]
 fn errors_name_the_file_and_what_is_wrong_with_it() {
-    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "errors");
-    let path = folder.file("a");
+    let folder = disk_folder();
+    let path = file(&folder, "a");
     fs::write(&path, vec![0; 1 << 16]).expect("the folder for tests is writable");
-    fs::write(folder.file("empty"), b"").expect("the folder for tests is writable");
+    fs::write(file(&folder, "empty"), b"").expect("the folder for tests is writable");
     let cases = [
         ("file".to_owned(), "device file: a path is missing, as in file,path=disk.img".to_owned()),
         (
@@ -55,8 +54,8 @@ fn errors_name_the_file_and_what_is_wrong_with_it() {
             format!("device file: {path}: polled hardware queues need direct I/O, which is off or not for this file"),
         ),
         (
-            format!("file,path={}", folder.0.display()),
-            format!("device file: {}: Is a directory (os error 21)", folder.0.display()),
+            format!("file,path={}", folder.path().display()),
+            format!("device file: {}: Is a directory (os error 21)", folder.path().display()),
         ),
         ("file,path=/dev/null".to_owned(), "device file: /dev/null: neither a file nor a block device".to_owned()),
     ];
@@ -64,31 +63,20 @@ fn errors_name_the_file_and_what_is_wrong_with_it() {
         assert_eq!(blkmq_drivers::open(&spec).expect_err("it cannot be opened").to_string(), error);
     }
     let error =
-        blkmq_drivers::open(&format!("file,path={}", folder.file("empty"))).expect_err("it is empty").to_string();
+        blkmq_drivers::open(&format!("file,path={}", file(&folder, "empty"))).expect_err("it is empty").to_string();
     assert!(error.contains("it has 0 bytes, less than one block"), "{error}");
     assert_eq!(fs::metadata(&path).map(|file| file.len()).ok(), Some(1 << 16), "no error changes the file");
-}
-
-/// A mounted file system that is unmounted when the test ends.
-struct Mount(PathBuf);
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
-    }
 }
 
 /// Red if a full disk fails anything else than the writes that it has no room for.
 #[test]
 fn a_full_disk_is_told_apart() {
-    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "full");
-    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1M", "tmpfs"]).arg(&folder.0).output();
-    if !mount.is_ok_and(|output| output.status.success()) {
+    let folder = disk_folder();
+    let Some(_mount) = Mount::new(&["-t", "tmpfs", "-o", "size=1M", "tmpfs"], folder.path()) else {
         println!("SKIP: mounting a tmpfs takes the rights of root");
         return;
-    }
-    let _mount = Mount(folder.0.clone());
-    let q = queue(&format!("file,path={},size=8M", folder.file("a")), "mq-deadline", Locking::Combining);
+    };
+    let q = queue(&format!("file,path={},size=8M", file(&folder, "a")), "mq-deadline", Locking::Combining);
     let mut submitter = submitter(&q);
     let writes = (0..64).map(|number| Bio::write(number * 128, Buffer::from(&[1; 65536][..])));
     let statuses: Vec<Status> = run(&mut submitter, writes).iter().map(|done| done.status).collect();
@@ -105,8 +93,8 @@ fn a_full_disk_is_told_apart() {
 #[test]
 fn a_file_may_grow_while_it_is_used() {
     for base in bases() {
-        let folder = Folder::new(base, "growth");
-        let path = folder.file("a");
+        let folder = folder(base);
+        let path = file(&folder, "a");
         let q = queue(&format!("file,path={path},size=1M"), "mq-deadline", Locking::Combining);
         let mut submitter = submitter(&q);
         let block = q.limits().logical_block_size as usize;

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use blkmq::{Bio, Buffer, Flags, Locking, Status};
 
-use super::{Folder, SECTOR, queue, read, status_of};
+use super::{SECTOR, disk_folder, file, queue, read, status_of};
 use crate::common::submitter;
 
 /// A loop device, which goes with the value.
@@ -39,8 +39,8 @@ impl Drop for Loop {
 /// device.
 #[test]
 fn ranges_of_a_claimed_block_device_are_changed_behind_buffered_writes() {
-    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "loops");
-    let path = folder.file("disk");
+    let folder = disk_folder();
+    let path = file(&folder, "disk");
     std::fs::File::create(&path).and_then(|file| file.set_len(1 << 20)).expect("the folder is writable");
     let Some(device) = Loop::new(&path) else { return };
     for (engine, direct) in [("io_uring", 0), ("threads", 0), ("io_uring", 1)] {

@@ -3,15 +3,15 @@
 
 use blkmq::{Bio, Buffer, Flags, Locking, RequestQueue, Status};
 
-use super::{Folder, SECTOR, bases, queue, read, status_of};
+use super::{SECTOR, bases, disk_folder, file, folder, queue, read, status_of};
 use crate::common::{run, submitter};
 
 /// Red if memory at an odd address is refused, because direct I/O needs aligned memory.
 #[test]
 fn memory_may_lie_anywhere() {
     for base in bases() {
-        let folder = Folder::new(base, "odd");
-        let q = queue(&format!("file,path={},size=1M", folder.file("a")), "mq-deadline", Locking::Combining);
+        let folder = folder(base);
+        let q = queue(&format!("file,path={},size=1M", file(&folder, "a")), "mq-deadline", Locking::Combining);
         let mut submitter = submitter(&q);
         let block = q.limits().logical_block_size as usize;
         let mut memory = vec![5_u8; 2 * block + 1];
@@ -27,8 +27,8 @@ fn memory_may_lie_anywhere() {
 /// then writes old neighbouring data back, and reports it at the flush.
 #[test]
 fn odd_memory_harms_no_neighbours() {
-    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "neighbours");
-    let q = queue(&format!("file,path={},size=1M", folder.file("a")), "none", Locking::Single);
+    let folder = disk_folder();
+    let q = queue(&format!("file,path={},size=1M", file(&folder, "a")), "none", Locking::Single);
     let mut submitter = submitter(&q);
     let block = q.limits().logical_block_size as usize;
     let mut memory = vec![0_u8; block + 1];
@@ -59,8 +59,8 @@ fn odd_memory_harms_no_neighbours() {
 #[test]
 fn registered_memory_is_known_to_every_ring_until_it_goes() {
     for base in bases() {
-        let folder = Folder::new(base, "registered");
-        let spec = format!("file,path={},size=8M,submit_queues=1,poll_queues=1", folder.file("a"));
+        let folder = folder(base);
+        let spec = format!("file,path={},size=8M,submit_queues=1,poll_queues=1", file(&folder, "a"));
         let q = queue(&spec, "none", Locking::Single);
         let mut submitters = [submitter(&q), submitter(&q)];
         let count = |q: &RequestQueue, bytes: usize| {

@@ -8,33 +8,28 @@ mod memory;
 mod queues;
 mod threads;
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use blkmq::{Bio, Buffer, Locking, RequestQueue, Status, Submitter};
+use tempfile::TempDir;
 
 use crate::common::run;
-use blkmq::{Bio, Buffer, Locking, RequestQueue, Status, Submitter};
 
 const SECTOR: usize = 512;
 
-/// A folder that is removed when the test ends.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(base: &str, name: &str) -> Self {
-        let path = Path::new(base).join(format!("blkmq-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("the folder for tests is writable");
-        Self(path)
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
+/// A folder in a base, which is removed when the test ends.
+fn folder(base: &str) -> TempDir {
+    tempfile::tempdir_in(base).expect("the folder for tests is writable")
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// A folder on the disk of the target folder.
+fn disk_folder() -> TempDir {
+    folder(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// The path of a file in a folder, for a spec.
+fn file(folder: &TempDir, name: &str) -> String {
+    folder.path().join(name).display().to_string()
 }
 
 /// A folder on a disk's file system, and one on a file system without a disk.

@@ -7,7 +7,7 @@ use blkmq::driver::{Batch, Done, Driver, Topology};
 use blkmq::{Bio, Buffer, Flags, Limits, Locking, RequestQueue, Status, Time};
 use blkmq_drivers::file::{Config, File};
 
-use super::{Folder, SECTOR, bases, queue, read, status_of};
+use super::{SECTOR, bases, disk_folder, file, folder, queue, read, status_of};
 use crate::common::{run, submitter};
 
 /// A driver in front of a device that another driver uses too, which is not allowed.
@@ -39,8 +39,8 @@ impl Driver for Sharing {
 /// Red if a tag goes to the kernel twice: the end of one of the two requests would then also end the other.
 #[test]
 fn a_tag_that_comes_twice_is_refused_and_hurts_nobody_else() {
-    let folder = Folder::new(bases()[0], "sharing");
-    let config = Config { size: Some(1 << 20), depth: 1, ..Config::new(folder.file("disk.img")) };
+    let folder = folder(bases()[0]);
+    let config = Config { size: Some(1 << 20), depth: 1, ..Config::new(file(&folder, "disk.img")) };
     let file = Arc::new(File::open(config).expect("the file can be made"));
     let mut submitters = [(); 2].map(|()| {
         let driver = Arc::new(Sharing(Arc::clone(&file)));
@@ -65,8 +65,8 @@ fn a_tag_that_comes_twice_is_refused_and_hurts_nobody_else() {
 fn threads_that_own_their_rings_get_everything_back() {
     const EACH: u64 = 2000;
     for base in bases() {
-        let folder = Folder::new(base, "owned");
-        let path = folder.file("file");
+        let folder = folder(base);
+        let path = file(&folder, "file");
         for locking in Locking::ALL {
             let q = queue(&format!("file,path={path},size=4M,submit_queues=3,owned=1"), "mq-deadline", locking);
             let owners: Vec<_> = (0..3_u64)
@@ -95,8 +95,8 @@ fn threads_that_own_their_rings_get_everything_back() {
 /// Red if a hardware queue that is added while I/O runs gets no ring of its own.
 #[test]
 fn hardware_queues_come_and_go() {
-    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "topology");
-    let q = queue(&format!("file,path={},size=1M", folder.file("a")), "mq-deadline", Locking::Combining);
+    let folder = disk_folder();
+    let q = queue(&format!("file,path={},size=1M", file(&folder, "a")), "mq-deadline", Locking::Combining);
     let mut submitters = [submitter(&q), submitter(&q), submitter(&q)];
     for (queues, byte) in [(1, 1), (3, 2), (2, 3)] {
         let topology = blkmq::driver::Topology { default_queues: queues, ..q.driver().topology() };
@@ -115,8 +115,8 @@ fn hardware_queues_come_and_go() {
 /// the disk.
 #[test]
 fn polled_hardware_queues_poll_where_the_disk_does() {
-    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "polled");
-    let spec = format!("file,path={},size=8M,poll_queues=1,hw_queue_depth=16", folder.file("a"));
+    let folder = disk_folder();
+    let spec = format!("file,path={},size=8M,poll_queues=1,hw_queue_depth=16", file(&folder, "a"));
     let q = queue(&spec, "none", Locking::Single);
     let mut submitter = submitter(&q);
     let polled = Flags { polled: true, ..Flags::default() };
@@ -127,7 +127,7 @@ fn polled_hardware_queues_poll_where_the_disk_does() {
         assert!(done.bio.buffers.iter().all(|data| data.iter().all(|byte| *byte == 0)), "it is a hole");
     }
     if has_polled && !q.dump().contains("\nhctx 1: polls\n") {
-        println!("SKIP: the file system of {} knows no polling at all", folder.0.display());
+        println!("SKIP: the file system of {} knows no polling at all", folder.path().display());
     }
     let writes =
         (0..200).map(|number| Bio::write(number * 8, Buffer::from(&[number as u8; 4096][..])).with_flags(polled));
@@ -140,7 +140,7 @@ fn polled_hardware_queues_poll_where_the_disk_does() {
         assert!(done.bio.buffers.iter().all(|data| data.iter().all(|byte| *byte == number as u8)), "{number}");
     }
     if q.dump().contains("\nhctx 1: the disk does not poll: goes by interrupts\n") {
-        println!("SKIP: the disk of {} does not poll, so only its way round that was seen", folder.0.display());
+        println!("SKIP: the disk of {} does not poll, so only its way round that was seen", folder.path().display());
     } else {
         assert!(q.dump().contains("\nhctx 1: polls\n"), "{}", q.dump());
     }
@@ -150,8 +150,8 @@ fn polled_hardware_queues_poll_where_the_disk_does() {
 /// Red if a hardware queue that is polled in one topology and not in another does not work in both.
 #[test]
 fn polled_hardware_queues_come_and_go() {
-    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "polled-topology");
-    let q = queue(&format!("file,path={},size=1M", folder.file("a")), "none", Locking::Single);
+    let folder = disk_folder();
+    let q = queue(&format!("file,path={},size=1M", file(&folder, "a")), "none", Locking::Single);
     let mut submitter = submitter(&q);
     for (default_queues, poll_queues, byte) in [(1, 1, 1), (2, 0, 2), (1, 2, 3), (1, 0, 4)] {
         let topology = blkmq::driver::Topology { default_queues, poll_queues, ..q.driver().topology() };

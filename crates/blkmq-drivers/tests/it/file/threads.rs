@@ -8,10 +8,10 @@ use std::process::Command;
 
 use blkmq::driver::spec::Opener;
 use blkmq::{Bio, Buffer, Flags, Locking, RequestQueue, Status};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-use super::{Folder, bases, queue, read};
+use super::{bases, disk_folder, file, folder, queue, read};
 use crate::common::{run, submitter};
+use crate::system::filter_of;
 
 /// Red if a direct read or write of a file in memory is done by a thread that the kernel makes for it. Each request and
 /// its completion would be handed from thread to thread, which is several times as slow.
@@ -22,13 +22,13 @@ fn a_file_in_memory_is_read_and_written_by_who_asks() {
         println!("SKIP: there is no {BASE}");
         return;
     }
-    let folder = Folder::new(BASE, "memory");
-    fs::write(folder.file("probe"), "").expect("it can be made");
-    if fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(folder.file("probe")).is_err() {
+    let folder = folder(BASE);
+    fs::write(file(&folder, "probe"), "").expect("it can be made");
+    if fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(file(&folder, "probe")).is_err() {
         println!("SKIP: the file system of {BASE} has no direct I/O");
         return;
     }
-    let q = queue(&format!("file,path={},size=1M", folder.file("disk")), "none", Locking::Single);
+    let q = queue(&format!("file,path={},size=1M", file(&folder, "disk")), "none", Locking::Single);
     let mut submitter = submitter(&q);
     let writes = (0..128).map(|block| Bio::write(block * 8, Buffer::zeroed(4096)));
     let reads = (0..128).map(|block| Bio::read(block * 8, Buffer::zeroed(4096)));
@@ -50,8 +50,8 @@ fn a_file_in_memory_is_read_and_written_by_who_asks() {
 fn who_waits_for_a_quiesced_queue_sleeps() {
     use rustix::time::{ClockId, clock_gettime};
 
-    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "quiesced");
-    let q = queue(&format!("file,path={},size=1M", folder.file("a")), "mq-deadline", Locking::Combining);
+    let folder = disk_folder();
+    let q = queue(&format!("file,path={},size=1M", file(&folder, "a")), "mq-deadline", Locking::Combining);
     let mut submitter = submitter(&q);
     submitter.submit(Bio::read(0, Buffer::zeroed(4096))).expect("there is a slot");
     submitter.flush_plug();
@@ -74,9 +74,9 @@ fn who_waits_for_a_quiesced_queue_sleeps() {
 #[test]
 fn requests_outlive_the_thread_that_started_them() {
     for base in bases() {
-        let folder = Folder::new(base, "threads");
+        let folder = folder(base);
         let q = queue(
-            &format!("file,path={},size=8M,hw_queue_depth=4", folder.file("a")),
+            &format!("file,path={},size=8M,hw_queue_depth=4", file(&folder, "a")),
             "mq-deadline",
             Locking::Combining,
         );
@@ -110,8 +110,8 @@ fn requests_outlive_the_thread_that_started_them() {
 fn reads_outlive_the_thread_that_started_them() {
     use rustix::fs::{Advice, fadvise};
 
-    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "cold");
-    let path = folder.file("a");
+    let folder = disk_folder();
+    let path = file(&folder, "a");
     fs::write(&path, vec![6; 32 << 20]).expect("the folder for tests is writable");
     let file = fs::File::open(&path).expect("it was just made");
     file.sync_all().expect("the disk works");
@@ -153,15 +153,10 @@ fn where_io_uring_is_forbidden_threads_do_the_requests() {
         assert!(said.contains("test result: ok. 1 passed"), "no other test has this name: {said}");
         return;
     }
-    let refuse = SeccompAction::Errno(libc::EPERM as u32);
-    let arch = std::env::consts::ARCH.try_into().expect("the crate knows this processor");
-    let rules = [(libc::SYS_io_uring_setup, Vec::new())].into_iter().collect();
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).expect("it makes sense");
-    let program: BpfProgram = filter.try_into().expect("it is short");
-    seccompiler::apply_filter_all_threads(&program).expect("the kernel has filters");
+    seccompiler::apply_filter_all_threads(&filter_of(libc::SYS_io_uring_setup)).expect("the kernel has filters");
 
-    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "forbidden");
-    let path = folder.file("a");
+    let folder = disk_folder();
+    let path = file(&folder, "a");
     let told = RefCell::new(Vec::new());
     let tell = |text: &str| told.borrow_mut().push(text.to_owned());
     let spec = format!("file,path={path},size=1M,submit_queues=2");
@@ -178,7 +173,7 @@ fn where_io_uring_is_forbidden_threads_do_the_requests() {
     for number in 0..64 {
         assert_eq!(read(&mut submitter, number * 32, 4096), [number as u8; 4096]);
     }
-    let error = blkmq_drivers::open(&format!("file,path={},size=1M,engine=io_uring", folder.file("b")));
+    let error = blkmq_drivers::open(&format!("file,path={},size=1M,engine=io_uring", file(&folder, "b")));
     let error = error.expect_err("it is wanted and not there").to_string();
     assert!(error.contains("no io_uring: ") && error.contains("seccomp"), "{error}");
 }
@@ -192,8 +187,8 @@ fn the_device_tells_by_a_descriptor_that_it_has_completed_something() {
     use rustix::event::{PollFd, PollFlags, poll};
 
     for base in bases() {
-        let folder = Folder::new(base, "fds");
-        let q = queue(&format!("file,path={},size=1M", folder.file("a")), "mq-deadline", Locking::Combining);
+        let folder = folder(base);
+        let q = queue(&format!("file,path={},size=1M", file(&folder, "a")), "mq-deadline", Locking::Combining);
         let mut submitter = submitter(&q);
         let event = submitter.eventfd().expect("there are descriptors");
         for number in 0..100 {
@@ -217,8 +212,8 @@ fn the_device_tells_by_a_descriptor_that_it_has_completed_something() {
 #[test]
 fn background_threads_complete_for_others() {
     for base in bases() {
-        let folder = Folder::new(base, "background");
-        let spec = format!("file,path={},size=1M,submit_queues=3", folder.file("a"));
+        let folder = folder(base);
+        let spec = format!("file,path={},size=1M,submit_queues=3", file(&folder, "a"));
         let q = queue(&spec, "mq-deadline", Locking::Combining);
         let threads = q.start_threads(2).expect("there is a place");
         let mut submitter = submitter(&q);

@@ -1,4 +1,5 @@
-//! How long the file is, and whether it has become shorter than clients were told.
+//! How long a file or an image is, and whether it has become shorter than clients were told. Where nothing tells of a
+//! change, as of a file, the driver has to look.
 //!
 //! A write past the end of a file makes the file longer. So if another process cuts a file short, the writes of clients
 //! would make it as long as before, with zeroes in between, and no program would notice. Linux has no write that does
@@ -20,9 +21,9 @@ use blkmq::Time;
 /// How often the driver looks at the length while there are requests, in nanoseconds.
 const LOOK_EVERY: u64 = 1_000_000;
 
-/// The length of an open file, in bytes.
+/// The length of an open file or image, in bytes.
 #[derive(Debug)]
-pub(super) struct Length {
+pub(crate) struct Length {
     /// The greatest length that clients were told of. The number only grows.
     told: AtomicU64,
     /// The smallest length that was found since the file became shorter than `told`. No limit before that.
@@ -33,38 +34,44 @@ pub(super) struct Length {
 
 /// A file that has become shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shorter {
+pub(crate) struct Shorter {
     /// The number of bytes that the file has.
-    pub(super) found: u64,
+    pub(crate) found: u64,
     /// The number of bytes that clients were told of.
-    pub(super) told: u64,
+    pub(crate) told: u64,
 }
 
 impl Length {
     /// The length of a file of which no client was told yet.
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { told: AtomicU64::new(0), limit: AtomicU64::new(u64::MAX), next_look: AtomicU64::new(0) }
     }
 
     /// Called when clients are told that the file has this many bytes. The caller has looked at the file before.
-    pub(super) fn tell(&self, bytes: u64) {
+    pub(crate) fn tell(&self, bytes: u64) {
         // Release: pairs with the load in `look`. A thread that reads this value looks at the file after this thread
         // has looked.
         self.told.fetch_max(bytes, Ordering::Release);
     }
 
     /// Requests up to this byte need no look at the file.
-    pub(super) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.told.load(Ordering::Relaxed).min(self.limit.load(Ordering::Relaxed))
     }
 
     /// Whether requests may reach this far, as far as is known.
-    pub(super) fn allows(&self, bytes: u64) -> bool {
+    pub(crate) fn allows(&self, bytes: u64) -> bool {
         bytes <= self.limit.load(Ordering::Relaxed)
     }
 
+    /// What was lost, if the file has become shorter.
+    pub(crate) fn shorter(&self) -> Option<Shorter> {
+        let (found, told) = (self.limit.load(Ordering::Relaxed), self.told.load(Ordering::Relaxed));
+        (found < u64::MAX).then_some(Shorter { found, told })
+    }
+
     /// Whether it is time to look. If several threads ask at the same time, one of them gets `true`.
-    pub(super) fn is_due(&self, now: Time) -> bool {
+    pub(crate) fn is_due(&self, now: Time) -> bool {
         let next = self.next_look.load(Ordering::Relaxed);
         now.0 >= next
             && (self.next_look)
@@ -73,7 +80,7 @@ impl Length {
     }
 
     /// Looks at the file. `look` returns the file's length, or `None` if the kernel does not tell.
-    pub(super) fn look(&self, look: impl FnOnce() -> Option<u64>) -> Option<Shorter> {
+    pub(crate) fn look(&self, look: impl FnOnce() -> Option<u64>) -> Option<Shorter> {
         // Acquire: pairs with the change in `tell`. If the file grows, `look` finds at least the length that was told,
         // because `tell` was called after a look that found it.
         let told = self.told.load(Ordering::Acquire);
