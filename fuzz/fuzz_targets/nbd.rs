@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use blkmq_engine::{Ask, Terms as ExportTerms};
 use blkmq_export::nbd::command::{Command, Terms};
-use blkmq_export::nbd::negotiation::{Agreement, Encryption, MAX_NEGOTIATION, MAX_OPTION, Negotiation, Offer, Step};
+use blkmq_export::nbd::negotiation::{
+    Agreement, Encryption, MAX_NEGOTIATION, MAX_OPTION, Negotiation, Offer, Progress,
+};
 use blkmq_export::nbd::{OPTION_REPLY_MAGIC, Request};
 use reach::Reached;
 
@@ -43,21 +45,21 @@ fn negotiate(encryption: Encryption, bytes: &[u8], piece: usize, reached: &mut R
         let magic = OPTION_REPLY_MAGIC.to_be_bytes();
         reached.add("replies to options", output.windows(8).filter(|window| *window == magic).count());
         match step {
-            Step::On => (),
+            Progress::On => (),
             // The handshake belongs to TLS. The bytes after it are the rest.
-            Step::Secure => {
+            Progress::Secure => {
                 assert!(!is_secure && encryption != Encryption::Off && !output.is_empty());
                 is_secure = true;
                 reached.add("secured", 1);
             }
-            Step::Short => {
+            Progress::Short => {
                 assert!(more == 0 && output.is_empty() && given - used < MAX_OPTION + 16);
                 if given == bytes.len() {
                     return None;
                 }
                 given = bytes.len().min(given + piece);
             }
-            Step::Chosen(agreement) => {
+            Progress::Chosen(agreement) => {
                 assert!(is_secure || encryption != Encryption::Required);
                 assert!(agreement.export < 2 && (agreement.has_structured_replies || !agreement.has_allocation));
                 reached.add("agreements", 1);
@@ -65,9 +67,9 @@ fn negotiate(encryption: Encryption, bytes: &[u8], piece: usize, reached: &mut R
                 reached.add("with allocation", usize::from(agreement.has_allocation));
                 return Some((agreement, used));
             }
-            Step::Aborted => return None,
-            Step::Refused => panic!("the catalogue refuses nothing"),
-            Step::Broken(reason) => {
+            Progress::Aborted => return None,
+            Progress::Refused => panic!("the catalogue refuses nothing"),
+            Progress::Broken(reason) => {
                 assert!(!reason.is_empty() && !reason.contains(char::is_control));
                 return None;
             }

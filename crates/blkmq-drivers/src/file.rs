@@ -8,17 +8,16 @@
 //! # How it is built
 //!
 //! The block layer calls in by [`File`], and nothing else does. `File` finds the engine of the hardware queue (`rings`,
-//! `engine`): a `ring`, or a `crew` with its `pool` of threads where the system refuses io_uring (`refusal` says why).
-//! The engine keeps the request as a `transfer`, which knows what is still to be asked of the kernel; one with data in
-//! pages of the kernel has a `chain`. All engines share the `target`: the open file with its length and
+//! `engine`): a `ring`, or a `threads` engine with its `pool` of threads where the system refuses io_uring (`refusal`
+//! says why). The engine keeps the request as a `transfer`, which knows what is still to be asked of the kernel; one
+//! with data in pages of the kernel has a `chain`. All engines share the `target`: the open file with its length and
 //! `writeback_errors`. `opening` makes it.
 
 mod chain;
-mod crew;
 mod engine;
 mod journal;
+mod named_file;
 mod opening;
-mod place;
 mod poller;
 mod pool;
 mod refusal;
@@ -27,6 +26,7 @@ mod ring;
 mod rings;
 mod status;
 mod target;
+mod threads;
 mod transfer;
 mod writeback_errors;
 

@@ -13,17 +13,17 @@
 //! # How it is built
 //!
 //! The block layer calls in by [`Nbd`], and nothing else does. `Nbd` gives a request to the `connection` of the
-//! hardware queue. The connection keeps the request (`asked`) until the server has answered (`received`). The `link`
-//! has all connections, and the thread that connects again: that thread makes sockets (`dial`), negotiates
-//! (`handshake`), and gives each connection a socket. Connections do not know the session. The `cache` says which
-//! writes the server may lose; the link and the connections share it.
+//! hardware queue. The connection keeps the request (`outstanding`) until the server has answered (`received`). The
+//! `session` has all connections, and the thread that connects again: that thread makes sockets (`connector`),
+//! negotiates (`handshake`), and gives each connection a socket. Connections do not know the session. The `cache` says
+//! which writes the server may lose; the session and the connections share it.
 
 mod address;
-mod asked;
 mod cache;
 mod connection;
 mod connector;
 mod handshake;
+mod outstanding;
 mod received;
 mod session;
 

@@ -36,7 +36,7 @@ use blkmq::driver::{Batch, Done, Driver, Health, NextEvent, TimeoutAction, Topol
 use blkmq::{Limits, Op, RqId, Status, Time};
 
 use crate::{HW_QUEUE_DEPTH, OpenError};
-use library::{Api, Asked, Cluster, Image, MAX_SEGMENTS, Pool};
+use library::{Api, Cluster, Image, MAX_SEGMENTS, Operation, Pool};
 
 /// The largest transfer, in bytes: most images have objects of this size. A larger request would become several.
 const MAX_BYTES: u64 = 4 << 20;
@@ -239,13 +239,13 @@ impl Rbd {
     }
 
     /// What librbd's answer means: the number of bytes for a read, 0 for others, or a negative error number.
-    fn status(&self, asked: &Asked, result: i64) -> Status {
+    fn status(&self, operation: &Operation, result: i64) -> Status {
         if result < 0 {
             return self.failed(i32::try_from(-result).unwrap_or(libc::EIO));
         }
-        let is_whole = asked.op != Op::Read || result as u64 == asked.bytes;
+        let is_whole = operation.op != Op::Read || result as u64 == operation.bytes;
         // What lies past the end of the image was cut off, perhaps without an error.
-        if is_whole && (asked.op == Op::Flush || self.image.size().holds(asked.end())) {
+        if is_whole && (operation.op == Op::Flush || self.image.size().holds(operation.end())) {
             Status::Ok
         } else {
             Status::IoError
@@ -322,18 +322,18 @@ impl Driver for Rbd {
     /// COST: for each request, a lock that no other thread waits for, and librbd's work to take it: some microseconds.
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
         while let Some(rq) = batch.next_request() {
-            let asked = Asked::of(&rq);
-            if asked.op != Op::Flush && !self.image.size().holds(asked.end()) {
+            let operation = Operation::of(&rq);
+            if operation.op != Op::Flush && !self.image.size().holds(operation.end()) {
                 batch.finish(rq, Status::IoError);
             } else {
-                self.image.ask(batch, rq, |result| self.status(&asked, result));
+                self.image.ask(batch, rq, |result| self.status(&operation, result));
             }
         }
     }
 
     /// COST: a system call; for each completion a lock that no other thread waits for, and five short calls of librbd.
     fn poll(&self, _hctx: u16, done: &mut Done<'_>, _now: Time) {
-        let nr = self.image.take(done, |asked, result| self.status(asked, result));
+        let nr = self.image.take(done, |operation, result| self.status(operation, result));
         if nr > 0 && self.is_late.load(Ordering::Relaxed) {
             self.is_late.store(false, Ordering::Relaxed);
         }

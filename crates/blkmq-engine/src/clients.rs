@@ -33,7 +33,7 @@ const MAX_OF_SOURCE: usize = 64;
 const SILENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
-struct Inside {
+struct Registry {
     last_number: u64,
     entries: BTreeMap<u64, Arc<Entry>>,
     /// The connections that have not chosen an export yet.
@@ -45,7 +45,7 @@ struct Inside {
     past: BTreeMap<(FrontEnd, String), Outcomes>,
 }
 
-impl Inside {
+impl Registry {
     /// How the requests of an export ended that came through a front-end, those of closed connections included.
     fn outcomes(&self, front_end: FrontEnd, export: &str) -> Outcomes {
         let uses =
@@ -61,7 +61,7 @@ pub struct Clients {
     most: usize,
     /// How long a connection that negotiates may say nothing before another connection may take its place.
     silence: Duration,
-    inside: Mutex<Inside>,
+    registry: Mutex<Registry>,
     left: Condvar,
 }
 
@@ -69,24 +69,24 @@ impl Clients {
     /// No connections, and places for this many clients.
     #[must_use]
     pub fn new(most: usize) -> Self {
-        Self { most, silence: SILENCE, inside: Mutex::default(), left: Condvar::new() }
+        Self { most, silence: SILENCE, registry: Mutex::default(), left: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a place in the negotiation for a connection that comes through a front-end. `peer` says where the client
     /// comes from, and `bell` wakes the connection's thread. `None` if there is none. A connection that has been silent
     /// gives its place to one that comes.
     pub fn join(&self, front_end: FrontEnd, peer: String, source: Source, bell: Arc<EventFd>) -> Option<Arc<Entry>> {
-        let mut inside = self.lock();
-        if !inside.make_room(source, self.silence) {
-            inside.rejected.add(Reason::Crowded);
+        let mut registry = self.lock();
+        if !registry.make_room(source, self.silence) {
+            registry.rejected.add(Reason::Crowded);
             return None;
         }
-        let entry = inside.enter(front_end, peer, Some(source), vec![bell]);
-        inside.negotiating.push(Arc::clone(&entry));
+        let entry = registry.enter(front_end, peer, Some(source), vec![bell]);
+        registry.negotiating.push(Arc::clone(&entry));
         Some(entry)
     }
 
@@ -97,30 +97,30 @@ impl Clients {
     /// # Panics
     /// If there is no bell.
     pub fn enter(&self, front_end: FrontEnd, peer: String, bells: Vec<Arc<EventFd>>) -> Arc<Entry> {
-        let mut inside = self.lock();
-        inside.nr_own += 1;
-        inside.enter(front_end, peer, None, bells)
+        let mut registry = self.lock();
+        registry.nr_own += 1;
+        registry.enter(front_end, peer, None, bells)
     }
 
     /// Gives a connection that negotiates a place among the clients. Returns false if there is none.
     pub fn admit(&self, entry: &Entry) -> bool {
-        let mut inside = self.lock();
-        let Some(place) = inside.negotiating.iter().position(|other| other.number == entry.number) else {
+        let mut registry = self.lock();
+        let Some(place) = registry.negotiating.iter().position(|other| other.number == entry.number) else {
             return true;
         };
-        if inside.entries.len() - inside.nr_own - inside.negotiating.len() >= self.most {
+        if registry.entries.len() - registry.nr_own - registry.negotiating.len() >= self.most {
             return false;
         }
-        inside.negotiating.swap_remove(place);
+        registry.negotiating.swap_remove(place);
         entry.keep_place();
         true
     }
 
     /// Takes its place among the clients from a connection that got no export after all. It negotiates on.
     pub fn dismiss(&self, entry: &Arc<Entry>) {
-        let mut inside = self.lock();
-        debug_assert!(inside.negotiating.iter().all(|other| other.number != entry.number), "it was admitted");
-        inside.negotiating.push(Arc::clone(entry));
+        let mut registry = self.lock();
+        debug_assert!(registry.negotiating.iter().all(|other| other.number != entry.number), "it was admitted");
+        registry.negotiating.push(Arc::clone(entry));
     }
 
     /// The most clients that there may be.
@@ -140,12 +140,12 @@ impl Clients {
 
     /// Gives the connection's place back.
     pub fn leave(&self, number: u64) {
-        let mut inside = self.lock();
-        inside.negotiating.retain(|entry| entry.number != number);
-        if let Some(entry) = inside.entries.remove(&number) {
-            inside.nr_own -= usize::from(entry.is_own);
+        let mut registry = self.lock();
+        registry.negotiating.retain(|entry| entry.number != number);
+        if let Some(entry) = registry.entries.remove(&number) {
+            registry.nr_own -= usize::from(entry.is_own);
             if let Some(export) = entry.export() {
-                let past = inside.past.entry((entry.front_end, export.clone())).or_default();
+                let past = registry.past.entry((entry.front_end, export.clone())).or_default();
                 *past = [*past, entry.outcomes()].into_iter().sum();
             }
         }
@@ -175,9 +175,9 @@ impl Clients {
 
     /// Connections, and bytes of memory that they have for data.
     pub fn memory(&self) -> (usize, usize) {
-        let inside = self.lock();
-        let bytes = inside.entries.values().map(|entry| entry.memory()).sum();
-        (inside.entries.len() - inside.nr_own, bytes)
+        let registry = self.lock();
+        let bytes = registry.entries.values().map(|entry| entry.memory()).sum();
+        (registry.entries.len() - registry.nr_own, bytes)
     }
 
     /// Wakes every thread of every client.
@@ -192,14 +192,14 @@ impl Clients {
 
     /// Waits until no client of this front-end is connected.
     pub fn wait_empty(&self, front_end: FrontEnd) {
-        let mut inside = self.lock();
-        while inside.entries.values().any(|entry| entry.front_end == front_end) {
-            inside = self.left.wait(inside).unwrap_or_else(PoisonError::into_inner);
+        let mut registry = self.lock();
+        while registry.entries.values().any(|entry| entry.front_end == front_end) {
+            registry = self.left.wait(registry).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
-impl Inside {
+impl Registry {
     fn enter(
         &mut self,
         front_end: FrontEnd,

@@ -11,7 +11,7 @@ use blkmq::event::EventFd;
 
 use crate::clients::Clients;
 use crate::export::Export;
-use crate::log::{Journal, Teller, Topic};
+use crate::log::{Journal, LogThread, Topic};
 use crate::memory::budget::{BESIDE, Budget};
 use crate::stop::Stop;
 
@@ -124,8 +124,8 @@ impl Engine {
     }
 
     /// Called when no more happens that is logged.
-    pub fn end_log(&self, teller: &Teller) {
-        self.journal.end(teller);
+    pub fn end_log(&self, log_thread: &LogThread) {
+        self.journal.end(log_thread);
     }
 }
 

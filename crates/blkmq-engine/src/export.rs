@@ -3,8 +3,8 @@
 
 mod access;
 mod error;
+mod identity;
 mod terms;
-mod who;
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use blkmq::{DEFAULT_WEIGHT, IoPriority, QueueError, RequestQueue, Submitter, is_
 use self::access::Grant;
 pub use self::access::{Allow, Permit};
 pub use self::error::{ExportError, ExportFault};
+pub use self::identity::Identity;
 pub use self::terms::Terms;
-pub use self::who::Who;
 use crate::clients::Entry;
 use crate::placement::{Placement, WEIGHTS};
 
@@ -138,8 +138,8 @@ impl Export {
             );
         }
         let who = match (client.name(), client.user) {
-            (Some(name), _) => Who::Certificate(name.clone()).to_string(),
-            (None, Some(user)) => Who::User(user).to_string(),
+            (Some(name), _) => Identity::Certificate(name.clone()).to_string(),
+            (None, Some(user)) => Identity::User(user).to_string(),
             (None, None) => "a client that shows no certificate".to_owned(),
         };
         format!("{who} is not among those whom the server allows export {:?}", self.name)
@@ -192,7 +192,7 @@ pub(crate) mod tests {
         assert_eq!(level, "export \"a\" has priority level 8; give a number from 0 to 7");
         let level = error(|export| {
             let priority = Some(IoPriority { class: Class::Idle, level: 8 });
-            export.allow = Some(Allow::Listed(vec![Permit { who: Who::User(1), writes: false, priority }]));
+            export.allow = Some(Allow::Listed(vec![Permit { who: Identity::User(1), writes: false, priority }]));
         });
         assert_eq!(level, "export \"a\" gives the user 1 the priority level 8; give a number from 0 to 7");
         let name = error(|export| export.name = "x".repeat(4097));
@@ -201,7 +201,7 @@ pub(crate) mod tests {
         let why = "has a name with characters that control a line or cannot be seen; leave them out";
         assert_eq!(hidden, format!("export \"a\\u{{202e}}b\" {why}"));
         let hidden = error(|export| {
-            let who = Who::Certificate("gold\u{200b}".to_owned());
+            let who = Identity::Certificate("gold\u{200b}".to_owned());
             export.allow = Some(Allow::Listed(vec![Permit { who, writes: false, priority: None }]));
         });
         let who = "the certificate \"gold\\u{200b}\"";
@@ -216,9 +216,9 @@ pub(crate) mod tests {
         let urgent = IoPriority { class: Class::RealTime, level: 0 };
         let permit = |who, writes, priority| Permit { who, writes, priority };
         let list = vec![
-            permit(Who::User(1), true, Some(urgent)),
-            permit(Who::User(1), false, None),
-            permit(Who::Certificate("gold".to_owned()), false, None),
+            permit(Identity::User(1), true, Some(urgent)),
+            permit(Identity::User(1), false, None),
+            permit(Identity::Certificate("gold".to_owned()), false, None),
         ];
         let export = export("ram,size=1M").allowing(Allow::Listed(list));
         let clients = Clients::new(9);

@@ -16,7 +16,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let q = RequestQueue::builder(spec::open("ram,size=1M")?).build()?;
-//! let (journal, teller) = Journal::start(Arc::new(|_: Level, line: &str| eprintln!("{line}")), "log")?;
+//! let (journal, log_thread) = Journal::start(Arc::new(|_: Level, line: &str| eprintln!("{line}")), "log")?;
 //! let [bell, own_bell] = [Arc::new(EventFd::new()?), Arc::new(EventFd::new()?)];
 //! let exports = vec![Export::new("disk", q)];
 //! let engine = Arc::new(Engine::new(exports, Bounds::default(), least_memory(1), 1, bell, journal));
@@ -67,11 +67,11 @@ pub use clients::{
     ClientInfo, Clients, Entry, Errors, FrontEnd, Histogram, Kind, Latencies, NR_BUCKETS, Reason, Rejections, Source,
 };
 pub use engine::{Bounds, Engine};
-pub use export::{Allow, Export, ExportError, ExportFault, MAX_TEXT, Permit, Terms, Who};
+pub use export::{Allow, Export, ExportError, ExportFault, Identity, MAX_TEXT, Permit, Terms};
 pub use failure::{Cause, Failure};
 pub use files::{SocketFile, open_regular, set_socket_mode};
 pub use idle_timeout::IdleTimeout;
-pub use log::{Journal, Level, Log, Teller, Topic};
+pub use log::{Journal, Level, Log, LogThread, Topic};
 pub use memory::budget::least as least_memory;
 pub use placement::{
     Layout, MAX_CHANGED, MAX_GROUPS, MAX_RULES, Network, NetworkError, PathError, Placement, PlacementError, Rule,

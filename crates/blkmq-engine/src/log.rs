@@ -75,7 +75,7 @@ enum Line {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Progress {
     /// Lines that were lost because there was no room.
     lost: AtomicU64,
     is_over: AtomicBool,
@@ -85,12 +85,12 @@ struct State {
 #[derive(Debug)]
 pub struct Journal {
     lines: SyncSender<Line>,
-    state: Arc<State>,
+    progress: Arc<Progress>,
 }
 
 /// The thread that logs.
 #[derive(Debug)]
-pub struct Teller {
+pub struct LogThread {
     /// Closed when the thread has ended.
     end: Mutex<Receiver<()>>,
 }
@@ -100,22 +100,22 @@ impl Journal {
     ///
     /// # Errors
     /// The system gives no thread.
-    pub fn start(log: Arc<dyn Log>, name: &str) -> io::Result<(Self, Teller)> {
+    pub fn start(log: Arc<dyn Log>, name: &str) -> io::Result<(Self, LogThread)> {
         let (lines, waiting) = sync_channel(WAITING);
         let (ends, end) = sync_channel(0);
-        let state = Arc::new(State::default());
-        let told = Arc::clone(&state);
+        let progress = Arc::new(Progress::default());
+        let shared = Arc::clone(&progress);
         thread::Builder::new().name(name.into()).spawn(move || {
             let _ends = ends;
-            tell(&waiting, &told, &*log);
+            write_lines(&waiting, &shared, &*log);
         })?;
-        Ok((Self { lines, state }, Teller { end: Mutex::new(end) }))
+        Ok((Self { lines, progress }, LogThread { end: Mutex::new(end) }))
     }
 
     fn add(&self, line: Line) {
         if self.lines.try_send(line).is_err() {
             // Relaxed: this is only a count, which orders nothing.
-            self.state.lost.fetch_add(1, Ordering::Relaxed);
+            self.progress.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -130,13 +130,13 @@ impl Journal {
     }
 
     /// Called when no more lines come. Waits until all lines are logged, but not for long: the log may never take them.
-    pub fn end(&self, teller: &Teller) {
+    pub fn end(&self, log_thread: &LogThread) {
         // Relaxed: the thread that logs looks again at the latest when it is woken, and the thread that waits here has
         // sent all its lines.
-        self.state.is_over.store(true, Ordering::Relaxed);
+        self.progress.is_over.store(true, Ordering::Relaxed);
         // If there is no room for this line, the thread that logs is not asleep.
         let _ = self.lines.try_send(Line::Wake);
-        let _ = teller.end.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(SHUTDOWN_TIMEOUT);
+        let _ = log_thread.end.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(SHUTDOWN_TIMEOUT);
     }
 }
 
@@ -168,13 +168,13 @@ impl Bucket {
 }
 
 /// Logs lines until the server has ended and all lines are logged.
-fn tell(lines: &Receiver<Line>, state: &State, log: &dyn Log) {
+fn write_lines(lines: &Receiver<Line>, progress: &Progress, log: &dyn Log) {
     let mut buckets = Topic::ALL.map(|_| Bucket::new(Instant::now()));
     loop {
         let owes = buckets.iter().any(|bucket| bucket.left_out > 0);
         let line = match lines.try_recv() {
             // Relaxed: for the same reason as where the flag is set.
-            Err(TryRecvError::Empty) if !state.is_over.load(Ordering::Relaxed) => {
+            Err(TryRecvError::Empty) if !progress.is_over.load(Ordering::Relaxed) => {
                 if owes {
                     lines.recv_timeout(REST)
                 } else {
@@ -197,7 +197,7 @@ fn tell(lines: &Receiver<Line>, state: &State, log: &dyn Log) {
         }
         let is_over = matches!(line, Err(RecvTimeoutError::Disconnected));
         // Relaxed: this is only a count, which orders nothing.
-        let lost = state.lost.swap(0, Ordering::Relaxed);
+        let lost = progress.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
             log.line(Level::Warning, &format!("{lost} lines were lost: more happens than the log takes"));
         }
@@ -231,7 +231,7 @@ mod tests {
             let _ = waits.lock().unwrap().recv();
             let _ = told.lock().unwrap().send(text.to_owned());
         };
-        let (journal, teller) = Journal::start(Arc::new(log), "log").unwrap();
+        let (journal, log_thread) = Journal::start(Arc::new(log), "log").unwrap();
         (0..5000).for_each(|number| journal.inform(number.to_string()));
         drop(go_on);
         // One line may be with the log while the others wait.
@@ -240,7 +240,7 @@ mod tests {
             .find_map(|line| line.strip_suffix(" lines were lost: more happens than the log takes").map(str::to_owned));
         let lost: usize = lost.expect("it is told").parse().unwrap();
         assert!((5000 - WAITING - 1..=5000 - WAITING).contains(&lost), "{lost}");
-        journal.end(&teller);
+        journal.end(&log_thread);
     }
 
     /// Red if the number of warnings is not limited, if warnings that are left out are not counted, or if one topic
@@ -250,10 +250,10 @@ mod tests {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&lines);
         let log = move |level: Level, text: &str| told.lock().unwrap().push((level, text.to_owned()));
-        let (journal, teller) = Journal::start(Arc::new(log), "log").unwrap();
+        let (journal, log_thread) = Journal::start(Arc::new(log), "log").unwrap();
         (0..1000).for_each(|_| journal.warn(Topic::Refusal, "no".to_owned()));
         journal.warn(Topic::Device, "oh".to_owned());
-        journal.end(&teller);
+        journal.end(&log_thread);
         let lines = lines.lock().unwrap();
         let nr_told = lines.iter().filter(|(_, line)| line == "no").count();
         assert!((BURST as usize..900).contains(&nr_told), "{nr_told}");

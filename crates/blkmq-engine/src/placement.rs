@@ -47,23 +47,23 @@ struct Changed {
 
 /// A connection whose client was placed.
 #[derive(Debug)]
-struct Placed {
+struct Connection {
     entry: Weak<Entry>,
     /// The weight of its export, where nothing else is said.
     weight: u16,
 }
 
 #[derive(Debug, Default)]
-struct Inside {
+struct Assignments {
     rules: Vec<Rule>,
     weights: BTreeMap<String, u16>,
     changed: BTreeMap<String, Changed>,
     /// A connection that is closed is removed from here when the next one comes.
-    connections: Vec<Placed>,
+    connections: Vec<Connection>,
 }
 
 /// What a client is to be.
-struct Place {
+struct Assignment {
     name: String,
     weight: u16,
     /// The path of its group; empty for none.
@@ -81,7 +81,7 @@ struct Place {
 pub struct Placement {
     queue: RequestQueue,
     /// Held while a connection joins the queue, so that nothing changes between the question and the joining.
-    inside: Mutex<Inside>,
+    assignments: Mutex<Assignments>,
 }
 
 /// The name that a client has without a rule.
@@ -98,16 +98,16 @@ fn plain_name(entry: &Entry, export: &str) -> String {
     }
 }
 
-impl Inside {
+impl Assignments {
     /// What the client of a connection to an export of this weight is to be.
-    fn place(&self, entry: &Entry, export: &str, weight: u16) -> Place {
+    fn assign(&self, entry: &Entry, export: &str, weight: u16) -> Assignment {
         let rule = self.rules.iter().find(|rule| rule.is_for(entry, export));
         let name = rule.and_then(|rule| rule.name.clone()).unwrap_or_else(|| plain_name(entry, export));
         let changed = self.changed.get(&name).cloned().unwrap_or_default();
         let weight = self.weights.get(export).copied().unwrap_or(weight);
         let weight = changed.weight.or(rule.and_then(|rule| rule.weight)).unwrap_or(weight);
         let group = changed.group.or(rule.and_then(|rule| rule.group.clone())).unwrap_or_default();
-        Place { name, weight, group }
+        Assignment { name, weight, group }
     }
 
     /// Notes a change of a client.
@@ -126,11 +126,11 @@ impl Placement {
     /// A placement without groups and rules.
     #[must_use]
     pub fn new(queue: RequestQueue) -> Self {
-        Self { queue, inside: Mutex::default() }
+        Self { queue, assignments: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Assignments> {
+        self.assignments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The queue.
@@ -142,9 +142,9 @@ impl Placement {
     /// Whether clients get weights or groups here, beside the weights of their exports.
     #[must_use]
     pub fn sets_weights(&self) -> bool {
-        let inside = self.lock();
-        let is_of_rules = inside.rules.iter().any(|rule| rule.weight.is_some() || rule.group.is_some());
-        is_of_rules || !inside.changed.is_empty() || !self.queue.tenants().groups().is_empty()
+        let assignments = self.lock();
+        let is_of_rules = assignments.rules.iter().any(|rule| rule.weight.is_some() || rule.group.is_some());
+        is_of_rules || !assignments.changed.is_empty() || !self.queue.tenants().groups().is_empty()
     }
 
     fn group(&self, path: &str) -> Result<GroupId, QueueError> {
@@ -159,16 +159,16 @@ impl Placement {
         weight: u16,
         priority: IoPriority,
     ) -> Result<Submitter, QueueError> {
-        let mut inside = self.lock();
-        let Place { name, weight: own, group } = inside.place(entry, export, weight);
+        let mut assignments = self.lock();
+        let Assignment { name, weight: own, group } = assignments.assign(entry, export, weight);
         // Rules and changes name groups that are there, unless a program has removed them past the placement.
         let group = self.group(&group).unwrap_or_default();
         let client = Client { weight: own, group, ..Client::new(name).with_priority(priority) };
         let submitter = self.queue.submitter(&client)?;
         entry.choose(export);
         entry.belong_to(&client.name);
-        inside.connections.retain(|other| other.entry.strong_count() > 0);
-        inside.connections.push(Placed { entry: Arc::downgrade(entry), weight });
+        assignments.connections.retain(|other| other.entry.strong_count() > 0);
+        assignments.connections.push(Connection { entry: Arc::downgrade(entry), weight });
         Ok(submitter)
     }
 
@@ -178,11 +178,11 @@ impl Placement {
     /// # Errors
     /// There is no such client, the weight is out of range, or [`MAX_CHANGED`] clients were changed.
     pub fn set_client_weight(&self, client: &str, weight: u16) -> Result<(), PlacementError> {
-        let mut inside = self.lock();
+        let mut assignments = self.lock();
         let id = self.queue.tenants().client_of(client)?;
-        inside.check_room(client)?;
+        assignments.check_room(client)?;
         self.queue.tenants().set_client_weight(id, weight)?;
-        inside.note(client, |changed| changed.weight = Some(weight));
+        assignments.note(client, |changed| changed.weight = Some(weight));
         Ok(())
     }
 
@@ -192,11 +192,11 @@ impl Placement {
     /// # Errors
     /// There is no such client or group, or [`MAX_CHANGED`] clients were changed.
     pub fn move_client(&self, client: &str, group: &str) -> Result<(), PlacementError> {
-        let mut inside = self.lock();
+        let mut assignments = self.lock();
         let (id, to) = (self.queue.tenants().client_of(client)?, self.group(group)?);
-        inside.check_room(client)?;
+        assignments.check_room(client)?;
         self.queue.tenants().move_client(id, to)?;
-        inside.note(client, |changed| changed.group = Some(group.to_owned()));
+        assignments.note(client, |changed| changed.group = Some(group.to_owned()));
         Ok(())
     }
 
@@ -232,9 +232,9 @@ impl Placement {
     /// # Errors
     /// There is no such group, a rule names it, or clients or groups are in it.
     pub fn remove_group(&self, path: &str) -> Result<(), PlacementError> {
-        let mut inside = self.lock();
+        let mut assignments = self.lock();
         let id = self.queue.tenants().group_of(path)?;
-        if inside.rules.iter().any(|rule| rule.group.as_deref() == Some(path)) {
+        if assignments.rules.iter().any(|rule| rule.group.as_deref() == Some(path)) {
             return Err(PlacementError::IsNamed(path.to_owned()));
         }
         let groups =
@@ -246,9 +246,9 @@ impl Placement {
             return Err(PlacementError::NotEmpty { group: path.to_owned(), within });
         }
         self.queue.tenants().remove_group(id)?;
-        let placed = inside.changed.values_mut().filter(|changed| changed.group.as_deref() == Some(path));
+        let placed = assignments.changed.values_mut().filter(|changed| changed.group.as_deref() == Some(path));
         placed.for_each(|changed| changed.group = None);
-        inside.changed.retain(|_, changed| *changed != Changed::default());
+        assignments.changed.retain(|_, changed| *changed != Changed::default());
         Ok(())
     }
 
@@ -262,27 +262,27 @@ impl Placement {
     /// changed then.
     pub fn load(&self, layout: &Layout) -> Result<(), PlacementError> {
         layout.check()?;
-        let mut inside = self.lock();
+        let mut assignments = self.lock();
         for (path, weight) in &layout.groups {
             match self.queue.tenants().group_of(path) {
                 Ok(id) => self.queue.tenants().set_group_weight(id, *weight)?,
                 Err(_) => drop(self.queue.tenants().add_group(path, self.group(parent(path))?, *weight)?),
             }
         }
-        inside.rules.clone_from(&layout.rules);
-        inside.weights.clone_from(&layout.weights);
-        inside.changed.clear();
-        inside.connections.retain(|connection| connection.entry.strong_count() > 0);
+        assignments.rules.clone_from(&layout.rules);
+        assignments.weights.clone_from(&layout.weights);
+        assignments.changed.clear();
+        assignments.connections.retain(|connection| connection.entry.strong_count() > 0);
         let mut placed = BTreeSet::new();
-        for Placed { entry, weight } in &inside.connections {
+        for Connection { entry, weight } in &assignments.connections {
             let Some(entry) = entry.upgrade() else { continue };
             if let (Some(name), Some(export)) = (entry.client(), entry.export())
                 && let Ok(client) = self.queue.tenants().client_of(name)
                 && placed.insert(name.clone())
             {
-                let place = inside.place(&entry, export, *weight);
-                let group = self.group(&place.group)?;
-                let weighed = self.queue.tenants().set_client_weight(client, place.weight);
+                let assignment = assignments.assign(&entry, export, *weight);
+                let group = self.group(&assignment.group)?;
+                let weighed = self.queue.tenants().set_client_weight(client, assignment.weight);
                 match weighed.and_then(|()| self.queue.tenants().move_client(client, group)) {
                     // It leaves without a look at the placement.
                     Ok(()) | Err(QueueError::BadTenant(TenantError::NoClient(_))) => {}

@@ -23,7 +23,7 @@ use self::failures::{Failures, note_failure};
 pub use self::payload::Piece;
 use self::plan::Plan;
 use self::range_locks::RangeLocks;
-use self::rmw::{Hands, ReadModifyWrite, changes, changing};
+use self::rmw::{Context, ReadModifyWrite, changes, changing};
 pub use self::task::TaskId;
 use self::task::Tasks;
 use crate::ask::{Ask, Request};
@@ -256,7 +256,7 @@ impl<F: Copy + Default> Session<F> {
         (!fits).then(|| Failure::new(Cause::Invalid, "the device ends before the request does"))
     }
 
-    /// Makes a task of a request, which has not failed and has brought nothing.
+    /// Makes a task of a request, which has not failed and has no external buffers.
     #[inline]
     fn enter(&mut self, request: &Request<F>, charges: [usize; 2]) -> Option<TaskId> {
         let &Request { ask, offset, length, .. } = request;
@@ -302,7 +302,7 @@ impl<F: Copy + Default> Session<F> {
         (task.ask, task.offset, task.length) = (ask, offset, length);
         (task.priority, task.hints) = (priority, hints);
         (task.next, task.end, task.skip, task.surplus) = (next, end, 0, 0);
-        (task.outstanding, task.is_receiving, task.is_brought) = (0, false, false);
+        (task.outstanding, task.is_receiving, task.is_external) = (0, false, false);
         (task.charge, task.promised, task.taken) = (charge, promised, Some(self.now));
         task.by_writing = !self.can_zero && !matches!(ask, Ask::WriteZeroes { fast: true, .. });
         Some(id)
@@ -310,18 +310,18 @@ impl<F: Copy + Default> Session<F> {
 
     fn change_part(&mut self, id: TaskId, bytes: Range<u64>, buffer: Buffer, fua: bool) {
         let Self { tasks, pool, rmw, waiting, .. } = self;
-        rmw.change_part(&mut Hands { tasks, pool, waiting }, id, bytes, buffer, fua);
+        rmw.change_part(&mut Context { tasks, pool, waiting }, id, bytes, buffer, fua);
     }
 
     /// Passes an operation of a task on when its turn has come.
     fn push(&mut self, id: TaskId, mut bio: Bio) {
         let Self { tasks, pool, rmw, waiting, .. } = self;
         let task = tasks.get(id);
-        (bio.user_data, bio.priority) = (rmw.mark(id), task.priority);
+        (bio.user_data, bio.priority) = (rmw.user_data(id), task.priority);
         bio.flags.meta |= task.hints.meta;
         bio.flags.sync |= task.hints.sync;
         if rmw.is_wary() && changes(bio.op) {
-            rmw.change_whole(&mut Hands { tasks, pool, waiting }, bio);
+            rmw.change_whole(&mut Context { tasks, pool, waiting }, bio);
         } else {
             waiting.push_back(bio);
         }
@@ -332,7 +332,7 @@ impl<F: Copy + Default> Session<F> {
         let mut has_taken = false;
         loop {
             let Self { tasks, pool, rmw, waiting, .. } = self;
-            rmw.look(&mut Hands { tasks, pool, waiting });
+            rmw.look(&mut Context { tasks, pool, waiting });
             if rmw.is_wary() && rmw.max_sleep() == Some(Duration::ZERO) {
                 has_taken |= self.fail_stuck(Instant::now());
             }
@@ -370,7 +370,7 @@ impl<F: Copy + Default> Session<F> {
         let id = bio.user_data as TaskId;
         if self.rmw.is_wary() {
             let Self { tasks, pool, rmw, waiting, .. } = self;
-            if !rmw.settle(&mut Hands { tasks, pool, waiting }, &mut bio, &mut status) {
+            if !rmw.settle(&mut Context { tasks, pool, waiting }, &mut bio, &mut status) {
                 return;
             }
         }
@@ -384,10 +384,10 @@ impl<F: Copy + Default> Session<F> {
                 self.failures.note(&bio, status);
             }
         }
-        if task.is_brought {
+        if task.is_external {
             // If the task has more operations, it has the other buffers too, and these are needed no more.
-            if matches!(task.brought, Buffers::None) {
-                task.brought = std::mem::take(&mut bio.buffers);
+            if matches!(task.external, Buffers::None) {
+                task.external = std::mem::take(&mut bio.buffers);
             }
         } else if let Buffers::One(buffer) = std::mem::take(&mut bio.buffers) {
             if matches!(task.ask, Ask::Write { .. }) {
@@ -449,7 +449,7 @@ impl<F: Copy + Default> Session<F> {
         }
         let step = match task.ask {
             Ask::Read => plan.data,
-            Ask::Write { .. } if task.is_brought => plan.data,
+            Ask::Write { .. } if task.is_external => plan.data,
             Ask::Cache => plan.idle,
             Ask::WriteZeroes { .. } if task.by_writing => plan.idle,
             Ask::WriteZeroes { .. } => plan.zeroes,
@@ -461,7 +461,7 @@ impl<F: Copy + Default> Session<F> {
         let nr_sectors = len / SECTOR_SIZE as u64;
         task.next += len;
         task.outstanding += 1;
-        if task.is_brought {
+        if task.is_external {
             return external::next_operation(task, sector * SECTOR_SIZE as u64, len);
         }
         Some(match task.ask {

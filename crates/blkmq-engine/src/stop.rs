@@ -20,7 +20,7 @@ pub enum Phase {
     Stopped,
 }
 
-struct Inside {
+struct Shared {
     /// A [`Phase`], which only grows.
     phase: AtomicU8,
     clients: Arc<Clients>,
@@ -32,7 +32,7 @@ struct Inside {
 
 /// Ends a server. All clones end the same server. To end it twice has the same effect as once.
 #[derive(Clone)]
-pub struct Stop(Arc<Inside>);
+pub struct Stop(Arc<Shared>);
 
 impl fmt::Debug for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -44,7 +44,7 @@ impl Stop {
     /// The handle of a server that runs, with these clients. `acceptor` wakes the thread that accepts.
     #[must_use]
     pub fn new(clients: Arc<Clients>, acceptor: Arc<EventFd>) -> Self {
-        Self(Arc::new(Inside {
+        Self(Arc::new(Shared {
             phase: AtomicU8::new(Phase::Running as u8),
             clients,
             acceptor,

@@ -11,7 +11,7 @@ use std::thread;
 
 use blkmq_engine::{Ask, Cause, Terms as ExportTerms};
 use blkmq_export::nbd::command::{Command, NoRequest, Terms};
-use blkmq_export::nbd::negotiation::{Agreement, Encryption, Negotiation, Offer, Step};
+use blkmq_export::nbd::negotiation::{Agreement, Encryption, Negotiation, Offer, Progress};
 use blkmq_export::nbd::reply::Head;
 use blkmq_export::nbd::{
     Errno, Inquiry, MAX_PAYLOAD, OptionReply, Request, commands, option, option_replies, options, transmission,
@@ -76,19 +76,19 @@ fn negotiate(
         let (used, step) = negotiation.advance(input, output);
         input.drain(..used);
         match step {
-            Step::On | Step::Secure => {}
-            Step::Short => {
+            Progress::On | Progress::Secure => {}
+            Progress::Short => {
                 stream.write_all(output)?;
                 output.clear();
                 receive(stream, input, buffer)?;
             }
-            Step::Chosen(agreement) => return Ok(Some(agreement)),
-            Step::Aborted => {
+            Progress::Chosen(agreement) => return Ok(Some(agreement)),
+            Progress::Aborted => {
                 stream.write_all(output)?;
                 return Ok(None);
             }
-            Step::Refused => return Err("the export is refused".into()),
-            Step::Broken(reason) => return Err(reason.into()),
+            Progress::Refused => return Err("the export is refused".into()),
+            Progress::Broken(reason) => return Err(reason.into()),
         }
     }
 }

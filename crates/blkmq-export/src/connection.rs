@@ -39,11 +39,11 @@ use self::socket::Fault::System;
 use self::stream::Stream;
 use self::transmission::Transmission;
 use crate::nbd::command::NoRequest;
-use crate::nbd::negotiation::{Agreement, Encryption, Negotiation, Step};
+use crate::nbd::negotiation::{Agreement, Encryption, Negotiation, Progress};
 use crate::tls::Tls;
 
 /// The engine's part of a connection.
-type Session = blkmq_engine::Session<adapter::Own>;
+type Session = blkmq_engine::Session<adapter::ReplyContext>;
 
 /// Why a connection ended, if the client did not end it in order.
 #[derive(Debug, thiserror::Error)]
@@ -75,13 +75,13 @@ pub(crate) enum Ending {
     Displaced,
     /// The client took nothing of what it was to be sent for this long.
     #[error("it has read nothing of its replies for {0:?}, and is waited for no longer")]
-    Deaf(Duration),
+    StalledReader(Duration),
     /// The client took nothing for this long, and another client waited for the memory of its replies.
     #[error("it has read nothing of its replies for {0:?}, and others wait for the memory of these")]
     InTheWay(Duration),
     /// The client sent nothing of a request that it had begun for this long.
     #[error("it has sent nothing of a request that it began for {0:?}, and is waited for no longer")]
-    Mute(Duration),
+    StalledSender(Duration),
     /// The server stopped.
     #[error("the server stopped")]
     Stopped,
@@ -151,23 +151,23 @@ impl Connection {
             let (used, step) = negotiation.advance(self.input.bytes(), &mut self.output);
             self.input.consume(used);
             match step {
-                Step::On => (),
-                Step::Short => self.receive()?,
-                Step::Secure => {
+                Progress::On => (),
+                Progress::Short => self.receive()?,
+                Progress::Secure => {
                     self.send_all()?;
                     self.secure()?;
                 }
-                Step::Chosen(agreement) => {
+                Progress::Chosen(agreement) => {
                     let submitter = handshake.take_place().expect("a client that is admitted has joined the queue");
                     return Ok(Some((agreement, submitter)));
                 }
-                Step::Aborted => {
+                Progress::Aborted => {
                     // A client that does not wait for this answer does nothing wrong.
                     let _ = self.send_all();
                     return Ok(None);
                 }
-                Step::Refused => return Err(Ending::Refused),
-                Step::Broken(text) => return Err(Ending::Negotiation(text)),
+                Progress::Refused => return Err(Ending::Refused),
+                Progress::Broken(text) => return Err(Ending::Negotiation(text)),
             }
         }
     }

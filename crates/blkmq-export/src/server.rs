@@ -1,6 +1,6 @@
 //! The server as a program has it: built, asked how it is, and ended. Programs call in; no other module does.
 //!
-//! [`builder`] makes a server, and [`door`] has the threads that accept clients and serve them.
+//! [`builder`] makes a server, and [`acceptor`] has the threads that accept clients and serve them.
 
 mod acceptor;
 mod available;
@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
-use blkmq_engine::{ClientInfo, Engine, Errors, FrontEnd, Latencies, Phase, Rejections, Source, Stop, Teller};
+use blkmq_engine::{ClientInfo, Engine, Errors, FrontEnd, Latencies, LogThread, Phase, Rejections, Source, Stop};
 
 pub use self::available::{MAX_CONNECTIONS, memory as available_memory};
 pub use self::builder::{Bound, Builder};
@@ -35,7 +35,7 @@ pub struct Server {
     /// The thread that accepts owns the listeners.
     listeners: Weak<Vec<Listener>>,
     acceptor: Option<JoinHandle<()>>,
-    teller: Teller,
+    log_thread: LogThread,
 }
 
 impl fmt::Debug for Server {
@@ -148,7 +148,7 @@ impl Server {
         self.shared.engine.clients.wait_empty(FrontEnd::Nbd);
         // Clients of other front-ends may still be there, whose errors are logged too.
         if self.shared.engine.clients.is_empty() {
-            self.shared.engine.end_log(&self.teller);
+            self.shared.engine.end_log(&self.log_thread);
         }
     }
 }

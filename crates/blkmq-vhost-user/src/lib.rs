@@ -24,7 +24,7 @@
 //! # let folder = tempfile::tempdir()?;
 //! # let socket = folder.path().join("disk.sock");
 //! let q = RequestQueue::builder(spec::open("ram,size=1G")?).build()?;
-//! let (journal, teller) = Journal::start(Arc::new(|_: Level, line: &str| eprintln!("{line}")), "log")?;
+//! let (journal, log_thread) = Journal::start(Arc::new(|_: Level, line: &str| eprintln!("{line}")), "log")?;
 //! let (exports, bell) = (vec![Export::new("disk", q)], Arc::new(EventFd::new()?));
 //! let engine = Arc::new(Engine::new(exports, Bounds::default(), least_memory(1), 1, bell, journal));
 //! let device = Device { nr_queues: 4, nr_threads: 2, ..Device::new(&socket) };
@@ -32,7 +32,7 @@
 //! // Somewhere else, as when a signal comes:
 //! engine.stop.drain();
 //! server.wait();
-//! engine.end_log(&teller);
+//! engine.end_log(&log_thread);
 //! # Ok(())
 //! # }
 //! ```

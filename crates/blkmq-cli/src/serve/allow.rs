@@ -1,7 +1,7 @@
 //! Which clients may use an export, in the form in which operators write it on the command line or in a file.
 
 use blkmq::is_hidden;
-use blkmq_export::{Allow, Permit, Who};
+use blkmq_export::{Allow, Identity, Permit};
 use blkmq_workbench::{TextError, assignment};
 use nix::unistd::User;
 use serde::Deserialize;
@@ -52,8 +52,8 @@ impl WrittenPermit {
     fn read(&self) -> Result<Permit, String> {
         let who = match (&self.certificate, &self.user) {
             (Some(name), None) if name.contains(is_hidden) => return Err(hidden_certificate(name)),
-            (Some(name), None) => Who::Certificate(name.clone()),
-            (None, Some(user)) => Who::User(user_number(&user.to_string())?),
+            (Some(name), None) => Identity::Certificate(name.clone()),
+            (None, Some(user)) => Identity::User(user_number(&user.to_string())?),
             _ => return Err("allow: a client is known by a certificate or by a user, one of both".to_owned()),
         };
         let writes = match self.access.as_deref() {
@@ -131,7 +131,7 @@ pub(super) fn check(allow: Option<&Allow>, names_clients: bool) -> Result<(), St
              {AS_AN_OPTION}; --allow {ANYBODY} lets in every client that the authority has signed a certificate for"
         )),
         Some(Allow::Listed(permits)) if !names_clients => {
-            let certificate = permits.iter().find(|permit| matches!(permit.who, Who::Certificate(_)));
+            let certificate = permits.iter().find(|permit| matches!(permit.who, Identity::Certificate(_)));
             certificate.map_or(Ok(()), |Permit { who, .. }| {
                 Err(format!("{who} is allowed to use this export, but no client shows one without --tls-verify-peer"))
             })
@@ -146,7 +146,7 @@ pub(super) fn is_for_users<'a>(mut allows: impl Iterator<Item = Option<&'a Allow
     let mut names_a_user = false;
     let are_lists = allows.all(|allow| match allow {
         Some(Allow::Listed(permits)) => {
-            names_a_user |= permits.iter().any(|permit| matches!(permit.who, Who::User(_)));
+            names_a_user |= permits.iter().any(|permit| matches!(permit.who, Identity::User(_)));
             true
         }
         _ => false,
@@ -168,9 +168,9 @@ mod tests {
     #[test]
     fn options_name_clients_and_what_they_may_do() {
         let urgent = Some(IoPriority { class: Class::RealTime, level: 0 });
-        let gold = Permit { who: Who::Certificate("gold".to_owned()), writes: true, priority: urgent };
-        let root = Permit { who: Who::User(0), writes: false, priority: None };
-        let number = Permit { who: Who::User(77), writes: false, priority: None };
+        let gold = Permit { who: Identity::Certificate("gold".to_owned()), writes: true, priority: urgent };
+        let root = Permit { who: Identity::User(0), writes: false, priority: None };
+        let number = Permit { who: Identity::User(77), writes: false, priority: None };
         let given = options(&["certificate=gold,access=write,priority=rt/0", "user=root", "user=77,access=read"]);
         assert_eq!(given, Ok(Some(Allow::Listed(vec![gold, root, number]))));
         assert_eq!((options(&[]), options(&["any"])), (Ok(None), Ok(Some(Allow::Anybody))));

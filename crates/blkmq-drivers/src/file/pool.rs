@@ -21,7 +21,7 @@ const MOST_THREADS: usize = 64;
 
 /// What the kernel is asked for.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum What {
+pub(super) enum Operation {
     /// Fill pieces of memory.
     Read { pieces: *const libc::iovec, len: usize, offset: u64 },
     /// Write pieces of memory, with the flags of pwritev2.
@@ -37,11 +37,11 @@ pub(super) enum What {
 /// A call for a request with a tag.
 ///
 /// # Invariant
-/// What `what` names lives and does not move until the call is answered.
+/// The memory that `operation` names lives and does not move until the call is answered.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
     pub(super) tag: u16,
-    pub(super) what: What,
+    pub(super) operation: Operation,
 }
 
 // SAFETY: by the invariant the addresses are valid on every thread. Only the kernel follows them.
@@ -51,23 +51,23 @@ impl Call {
     /// Asks the kernel, with the descriptors of a [`Target`](super::target::Target), and waits. The answer has the form
     /// of a ring's answer: what was done, or a negative error number.
     fn perform(&self, [direct, buffered, claiming]: [RawFd; 3]) -> i32 {
-        let result = match self.what {
-            What::Read { pieces, len, offset } => {
+        let result = match self.operation {
+            Operation::Read { pieces, len, offset } => {
                 // SAFETY: by the invariant the pieces live, and the memory that they name is the request's, to be
                 // written.
                 unsafe { libc::preadv2(direct, pieces, len as i32, offset as i64, 0) }
             }
-            What::Write { pieces, len, offset, flags } => {
+            Operation::Write { pieces, len, offset, flags } => {
                 // SAFETY: by the invariant the pieces live, and so does the memory that they name.
                 unsafe { libc::pwritev2(direct, pieces, len as i32, offset as i64, flags) }
             }
             // SAFETY: the call reads no memory.
-            What::Sync => unsafe { libc::fdatasync(buffered) as isize },
-            What::Pause(time) => {
+            Operation::Sync => unsafe { libc::fdatasync(buffered) as isize },
+            Operation::Pause(time) => {
                 thread::sleep(time);
                 0
             }
-            What::Range { mode, offset, bytes } => {
+            Operation::Range { mode, offset, bytes } => {
                 // SAFETY: the call reads no memory.
                 unsafe { libc::fallocate(claiming, mode, offset as i64, bytes as i64) as isize }
             }
@@ -78,7 +78,7 @@ impl Call {
 
 /// What the threads and their users share.
 #[derive(Debug, Default)]
-struct Inside {
+struct PoolState {
     /// Calls that no thread has taken.
     calls: VecDeque<Call>,
     /// The answers, each with its tag.
@@ -95,7 +95,7 @@ struct Inside {
 struct Shared {
     /// The descriptors of the target, which stay open as long as there are threads.
     fds: [RawFd; 3],
-    inside: Mutex<Inside>,
+    state: Mutex<PoolState>,
     /// Signals that there is a call, or that the pool ends.
     work: Condvar,
     /// Readable while there are answers.
@@ -103,27 +103,27 @@ struct Shared {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        lock(&self.inside)
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
+        lock(&self.state)
     }
 
     /// What each thread does.
     fn work(&self) {
-        let mut inside = self.lock();
+        let mut state = self.lock();
         loop {
-            let Some(call) = inside.calls.pop_front() else {
-                if inside.is_over {
+            let Some(call) = state.calls.pop_front() else {
+                if state.is_over {
                     return;
                 }
-                inside.nr_idle += 1;
-                inside = self.work.wait(inside).unwrap_or_else(PoisonError::into_inner);
-                inside.nr_idle -= 1;
+                state.nr_idle += 1;
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.nr_idle -= 1;
                 continue;
             };
-            drop(inside);
+            drop(state);
             let answer = call.perform(self.fds);
-            inside = self.lock();
-            inside.answers.push((call.tag, answer));
+            state = self.lock();
+            state.answers.push((call.tag, answer));
             self.ready.notify();
         }
     }
@@ -144,12 +144,12 @@ impl Pool {
     /// # Errors
     /// The system gives no descriptor.
     pub(super) fn new(fds: [RawFd; 3], depth: u16) -> io::Result<Self> {
-        let inside = Inside {
+        let state = PoolState {
             calls: VecDeque::with_capacity(depth.into()),
             answers: Vec::with_capacity(depth.into()),
-            ..Inside::default()
+            ..PoolState::default()
         };
-        let shared = Shared { fds, inside: Mutex::new(inside), work: Condvar::new(), ready: EventFd::new()? };
+        let shared = Shared { fds, state: Mutex::new(state), work: Condvar::new(), ready: EventFd::new()? };
         Ok(Self { shared: Arc::new(shared), most: usize::from(depth).min(MOST_THREADS) })
     }
 
@@ -158,11 +158,11 @@ impl Pool {
     ///
     /// COST: a lock that threads take for each call.
     pub(super) fn has_thread(&self) -> bool {
-        let mut inside = self.shared.lock();
-        if inside.threads.is_empty() {
-            inside.refusal = self.grow(&mut inside).err();
+        let mut state = self.shared.lock();
+        if state.threads.is_empty() {
+            state.refusal = self.grow(&mut state).err();
         }
-        !inside.threads.is_empty()
+        !state.threads.is_empty()
     }
 
     /// Why no call is answered, if that is so.
@@ -170,9 +170,9 @@ impl Pool {
         self.shared.lock().refusal.as_ref().map(io::Error::to_string)
     }
 
-    fn grow(&self, inside: &mut Inside) -> io::Result<()> {
+    fn grow(&self, state: &mut PoolState) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
-        inside.threads.push(thread::Builder::new().name("file".to_owned()).spawn(move || shared.work())?);
+        state.threads.push(thread::Builder::new().name("file".to_owned()).spawn(move || shared.work())?);
         Ok(())
     }
 
@@ -181,12 +181,12 @@ impl Pool {
     ///
     /// COST: a lock that threads take for each call, and a system call for each thread that is woken.
     pub(super) fn push(&self, call: Call) {
-        let mut inside = self.shared.lock();
-        debug_assert!(!inside.threads.is_empty(), "nobody would answer");
-        inside.calls.push_back(call);
-        if inside.calls.len() > inside.nr_idle && inside.threads.len() < self.most {
+        let mut state = self.shared.lock();
+        debug_assert!(!state.threads.is_empty(), "nobody would answer");
+        state.calls.push_back(call);
+        if state.calls.len() > state.nr_idle && state.threads.len() < self.most {
             // If the system gives no more threads, the existing ones do the call.
-            let _ = self.grow(&mut inside);
+            let _ = self.grow(&mut state);
         }
         self.shared.work.notify_one();
     }
@@ -198,22 +198,22 @@ impl Pool {
 
     /// Moves all answers to `answers`.
     pub(super) fn take_answers(&self, answers: &mut Vec<(u16, i32)>) {
-        let mut inside = self.shared.lock();
-        if !inside.answers.is_empty() {
+        let mut state = self.shared.lock();
+        if !state.answers.is_empty() {
             // With the next answer a thread makes the descriptor readable again. The thread adds the answer under the
             // lock.
             self.shared.ready.drain();
-            answers.append(&mut inside.answers);
+            answers.append(&mut state.answers);
         }
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        let mut inside = self.shared.lock();
-        inside.is_over = true;
-        let threads = std::mem::take(&mut inside.threads);
-        drop(inside);
+        let mut state = self.shared.lock();
+        state.is_over = true;
+        let threads = std::mem::take(&mut state.threads);
+        drop(state);
         self.shared.work.notify_all();
         // No thread may use a descriptor that is closed after this.
         threads.into_iter().for_each(|thread| drop(thread.join()));
@@ -249,11 +249,11 @@ mod tests {
         assert!(pool.has_thread());
         let (mut text, mut back) = (*b"ab", [9_u8; 8]);
         let pieces = [piece(&mut text), piece(&mut back)];
-        let write = What::Write { pieces: &raw const pieces[0], len: 1, offset: 2, flags: libc::RWF_DSYNC };
-        let grow = What::Range { mode: 0, offset: 0, bytes: 5 };
-        let read = What::Read { pieces: &raw const pieces[1], len: 1, offset: 1 };
-        for (tag, what, expected) in [(3, write, 2), (1, What::Sync, 0), (0, grow, 0), (2, read, 4)] {
-            pool.push(Call { tag, what });
+        let write = Operation::Write { pieces: &raw const pieces[0], len: 1, offset: 2, flags: libc::RWF_DSYNC };
+        let grow = Operation::Range { mode: 0, offset: 0, bytes: 5 };
+        let read = Operation::Read { pieces: &raw const pieces[1], len: 1, offset: 1 };
+        for (tag, operation, expected) in [(3, write, 2), (1, Operation::Sync, 0), (0, grow, 0), (2, read, 4)] {
+            pool.push(Call { tag, operation });
             assert_eq!(answers(&pool, 1), [(tag, expected)]);
         }
         assert_eq!(back, *b"\0ab\0\x09\x09\x09\x09");
@@ -265,7 +265,7 @@ mod tests {
     fn threads_end_with_the_pool() {
         let pool = Pool::new([-1; 3], 2).expect("there are descriptors");
         assert!(pool.has_thread());
-        (0..8).for_each(|tag| pool.push(Call { tag, what: What::Sync }));
+        (0..8).for_each(|tag| pool.push(Call { tag, operation: Operation::Sync }));
         let mut tags: Vec<_> = answers(&pool, 8)
             .into_iter()
             .map(|(tag, answer)| {

@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use blkmq::MAX_HW_QUEUES;
 use blkmq::driver::{Arena, Topology};
 
-use super::crew::Crew;
 use super::engine::{Choice, Engine};
 use super::journal::Journal;
 use super::refusal::{explained, is_refused, refused};
 use super::registered::{Memory, SLOTS};
 use super::ring::Ring;
 use super::target::Target;
+use super::threads::Threads;
 use crate::{OpenError, lock};
 
 /// The engines. Each is made when its hardware queue first exists, and lives as long as the device. All are of one
@@ -94,8 +94,9 @@ impl Rings {
                 made => return Ok(Box::new(made.map_err(refused)?)),
             }
         }
-        let crew = Crew::new(target, depth, journal()).map_err(|error| OpenError::from(error).at("no threads"))?;
-        Ok(Box::new(crew))
+        let threads =
+            Threads::new(target, depth, journal()).map_err(|error| OpenError::from(error).at("no threads"))?;
+        Ok(Box::new(threads))
     }
 
     /// Makes the engines that the hardware queues need, at most [`MAX_HW_QUEUES`]. No request is in flight.

@@ -14,8 +14,8 @@ use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
 use rustix::io::Errno;
 
 use super::Config;
+use super::named_file::NamedFile;
 use super::opening::{Opened, identity, size_of};
-use super::place::Place;
 use super::writeback_errors::WritebackErrors;
 use crate::OpenError;
 use crate::length::Length;
@@ -39,7 +39,7 @@ pub(super) struct Target {
     writeback_errors: WritebackErrors,
     length: Length,
     /// Where the file was; `None` for a block device, whose node may be made anew.
-    place: Option<Place>,
+    named_file: Option<NamedFile>,
     /// The end of the file, in bytes, if the file ends within a sector; else `u64::MAX`. Nothing past this end is read
     /// or written.
     odd_end: u64,
@@ -71,7 +71,7 @@ impl Target {
         Ok(Self {
             writeback_errors: WritebackErrors::new(witness, is_stacked, direct.is_none()),
             length: Length::new(),
-            place: (!is_block_device).then(|| Place::new(config.path.clone(), &buffered)),
+            named_file: (!is_block_device).then(|| NamedFile::new(config.path.clone(), &buffered)),
             odd_end: if bytes.is_multiple_of(SECTOR_SIZE as u64) { u64::MAX } else { bytes },
             direct,
             buffered,
@@ -170,7 +170,7 @@ impl Target {
         if let Some(loss) = self.writeback_errors.first() {
             return Health::Failed(loss.to_owned());
         }
-        let trouble = self.place.as_ref().and_then(|place| place.trouble(&self.buffered));
+        let trouble = self.named_file.as_ref().and_then(|file| file.trouble(&self.buffered));
         trouble.map_or(Health::Good, Health::Orphaned)
     }
 

@@ -17,7 +17,7 @@ use io_uring::{opcode, squeue, types};
 
 use super::chain::{self, Chain, LINKS, Link};
 use super::journal::{Asked, asked};
-use super::pool::What;
+use super::pool::Operation;
 use super::registered::{Table, pages_slot};
 use super::status::status_of;
 use super::target::{MAX_SEGMENTS, Target};
@@ -328,18 +328,18 @@ impl Transfer {
     }
 
     /// What a thread asks the kernel for instead of the entry.
-    pub(super) fn what(&self) -> What {
+    pub(super) fn operation(&self) -> Operation {
         let pieces = &self.pieces[self.through..];
         let (first, len, offset) = (pieces.as_ptr(), pieces.len(), self.offset);
         match self.task {
-            Task::Read => What::Read { pieces: first, len, offset },
+            Task::Read => Operation::Read { pieces: first, len, offset },
             Task::Write => {
                 let flags = if self.is_durable { libc::RWF_DSYNC } else { 0 };
-                What::Write { pieces: first, len, offset, flags }
+                Operation::Write { pieces: first, len, offset, flags }
             }
-            Task::Sync => What::Sync,
-            Task::Pause => What::Pause(PAUSE),
-            Task::Range(mode, _) => What::Range { mode, offset, bytes: self.bytes },
+            Task::Sync => Operation::Sync,
+            Task::Pause => Operation::Pause(PAUSE),
+            Task::Range(mode, _) => Operation::Range { mode, offset, bytes: self.bytes },
         }
     }
 

@@ -1,6 +1,6 @@
 //! NBD URIs: the way to a server, and the name of an export.
 //!
-//! Nothing is looked up here; [`dial`](super::dial) does that.
+//! Nothing is looked up here; [`Connector`](super::connector::Connector) does that.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -15,7 +15,7 @@ const PORT: u16 = 10809;
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Endpoint {
     Unix(PathBuf),
     /// Host and port.
     Tcp(String, u16),
@@ -25,7 +25,7 @@ pub(super) enum Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     uri: String,
-    pub(super) place: Place,
+    pub(super) endpoint: Endpoint,
     /// The name of the export.
     pub(super) export: String,
 }
@@ -39,10 +39,10 @@ impl fmt::Display for Address {
 impl Address {
     /// Which export this is, whatever folder the process is in.
     pub(super) fn identity(&self) -> String {
-        let server = match &self.place {
+        let server = match &self.endpoint {
             // Without a folder there is no socket either.
-            Place::Unix(path) => absolute(path).unwrap_or_default().display().to_string(),
-            Place::Tcp(host, port) => format!("{host}:{port}"),
+            Endpoint::Unix(path) => absolute(path).unwrap_or_default().display().to_string(),
+            Endpoint::Tcp(host, port) => format!("{host}:{port}"),
         };
         format!("nbd {server} {}", self.export)
     }
@@ -56,7 +56,7 @@ fn decoded(text: &str) -> Result<String, String> {
     }
 }
 
-fn tcp(authority: &str) -> Result<Place, String> {
+fn tcp(authority: &str) -> Result<Endpoint, String> {
     // The colons of an IPv6 address are within brackets.
     let (host, port) = match authority.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, Some(port)),
@@ -74,7 +74,7 @@ fn tcp(authority: &str) -> Result<Place, String> {
         Some(port) => port.parse::<NonZeroU16>().map_err(|_| format!("'{port}' is not a port, 1 to 65535"))?.get(),
         None => PORT,
     };
-    Ok(Place::Tcp(decoded(host)?, port))
+    Ok(Endpoint::Tcp(decoded(host)?, port))
 }
 
 impl FromStr for Address {
@@ -88,20 +88,20 @@ impl FromStr for Address {
         let (scheme, rest) = uri.split_once("://").ok_or_else(|| wrong("this is no URI"))?;
         let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, query)| (rest, query));
         let (authority, name) = rest.split_once('/').unwrap_or((rest, ""));
-        let place = match scheme {
+        let endpoint = match scheme {
             "nbd" if !query.is_empty() => return Err(wrong("nbd:// takes no parameters")),
             "nbd" => tcp(authority).map_err(|what| wrong(&what))?,
             "nbd+unix" if !authority.is_empty() => return Err(wrong("nbd+unix:// has no host")),
             "nbd+unix" => match query.strip_prefix("socket=") {
                 Some(path) if !path.is_empty() && !path.contains('&') => {
-                    Place::Unix(decoded(path).map_err(|what| wrong(&what))?.into())
+                    Endpoint::Unix(decoded(path).map_err(|what| wrong(&what))?.into())
                 }
                 _ => return Err(wrong("nbd+unix:// takes one parameter, the socket")),
             },
             "nbds" | "nbds+unix" => return Err(wrong("there is no TLS here")),
             _ => return Err(wrong("the scheme is nbd or nbd+unix")),
         };
-        Ok(Self { uri: uri.to_owned(), place, export: decoded(name).map_err(|what| wrong(&what))? })
+        Ok(Self { uri: uri.to_owned(), endpoint, export: decoded(name).map_err(|what| wrong(&what))? })
     }
 }
 
@@ -111,9 +111,9 @@ mod tests {
 
     #[test]
     fn a_uri_names_a_server_and_an_export() {
-        let unix = |path: &str| Place::Unix(path.into());
-        let tcp = |host: &str, port| Place::Tcp(host.to_owned(), port);
-        for (uri, place, export) in [
+        let unix = |path: &str| Endpoint::Unix(path.into());
+        let tcp = |host: &str, port| Endpoint::Tcp(host.to_owned(), port);
+        for (uri, endpoint, export) in [
             ("nbd+unix:///?socket=/run/a.sock", unix("/run/a.sock"), ""),
             ("nbd+unix:///x/y%20%3F?socket=a%20b", unix("a b"), "x/y ?"),
             ("nbd://localhost", tcp("localhost", 10809), ""),
@@ -122,7 +122,7 @@ mod tests {
             ("nbd://[::1]/a", tcp("::1", 10809), "a"),
         ] {
             let address: Address = uri.parse().unwrap();
-            assert_eq!((&address.place, address.export.as_str()), (&place, export), "{uri}");
+            assert_eq!((&address.endpoint, address.export.as_str()), (&endpoint, export), "{uri}");
             assert_eq!(address.to_string(), uri);
         }
     }

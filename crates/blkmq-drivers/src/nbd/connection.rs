@@ -7,7 +7,7 @@
 //!
 //! A connection that breaks gets another socket once the server is back: the restorer of the [session](super::session)
 //! calls [`Connection::come_up`]. The socket and the phase change only with both locks taken. So a thread that has one
-//! of the locks sees one socket and one phase. Locks are taken in the order `received`, `unsent`, `asked`.
+//! of the locks sees one socket and one phase. Locks are taken in the order `received`, `unsent`, `outstanding`.
 //!
 //! The device calls in to start requests and to take replies. The link calls in when the server goes and when it is
 //! back. A connection knows nothing of the session: [`Connection::reap`] returns whether the restorer has to be woken.
@@ -28,8 +28,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
 use super::Config;
-use super::asked::{self, Asked};
 use super::cache::Cache;
+use super::outstanding::{self, Outstanding};
 use super::received::{Broken, Received};
 use crate::{lock, try_lock};
 
@@ -87,18 +87,18 @@ pub(super) struct Connection {
     keeps: bool,
     /// The server's cache, which all connections share.
     cache: Arc<Cache>,
-    /// An epoll instance that watches the socket and `news`.
+    /// An epoll instance that watches the socket and `wakeup`.
     readiness: OwnedFd,
     /// Readable while a thread that polls has work to do that does not involve the server.
-    news: EventFd,
-    has_news: AtomicBool,
+    wakeup: EventFd,
+    has_failures: AtomicBool,
     /// The lock of the thread that sends.
     unsent: Mutex<Unsent>,
     /// The lock of the thread that receives.
     received: Mutex<Received>,
     /// The requests by tag. Each lock is taken by one thread at a time: first by the thread that starts the request,
     /// then by the thread that finds its reply.
-    asked: Box<[Mutex<Asked>]>,
+    outstanding: Box<[Mutex<Outstanding>]>,
     /// The socket, for a thread that has the lock of neither side.
     socket: Mutex<Arc<OwnedFd>>,
     /// Whether something is unsent.
@@ -129,19 +129,19 @@ impl Connection {
         let readiness = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let (data, events) = watched(epoll::EventFlags::empty());
         epoll::add(&readiness, &socket, data, events)?;
-        let news = EventFd::new()?;
-        epoll::add(&readiness, &news, data, events)?;
+        let wakeup = EventFd::new()?;
+        epoll::add(&readiness, &wakeup, data, events)?;
         let socket = Arc::new(socket);
         Ok(Self {
             hctx,
             keeps: config.keeps(),
             cache: Arc::clone(cache),
             readiness,
-            news,
-            has_news: AtomicBool::new(false),
+            wakeup,
+            has_failures: AtomicBool::new(false),
             unsent: Mutex::new(Unsent { socket: Arc::clone(&socket), phase: Phase::Up, bytes: Vec::new(), sent: 0 }),
             received: Mutex::new(Received::new(Arc::clone(&socket))),
-            asked: (0..config.depth).map(|_| Mutex::new(Asked::new())).collect(),
+            outstanding: (0..config.depth).map(|_| Mutex::new(Outstanding::new())).collect(),
             socket: Mutex::new(socket),
             is_behind: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
@@ -150,7 +150,7 @@ impl Connection {
     }
 
     /// A descriptor that is readable while there are replies, while the socket takes more of what is unsent, when the
-    /// connection is broken, or when there is news. The call first waits for the thread that receives, as
+    /// connection is broken, or when requests have failed. The call first waits for the thread that receives, as
     /// [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd) asks for.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         drop(lock(&self.received));
@@ -164,17 +164,17 @@ impl Connection {
             return batch.finish_all(Status::IoError);
         }
         while let Some(mut rq) = batch.next_request() {
-            if asked::is_durable(&rq) && self.cache.is_lost() {
+            if outstanding::is_durable(&rq) && self.cache.is_lost() {
                 batch.finish(rq, Status::IoError);
                 continue;
             }
             let covers = if rq.op() == Op::Flush { self.cache.acknowledged() } else { 0 };
-            let mut asked = lock(&self.asked[usize::from(rq.tag())]);
-            asked.note(&mut rq, covers);
+            let mut outstanding = lock(&self.outstanding[usize::from(rq.tag())]);
+            outstanding.note(&mut rq, covers);
             // The borrowed request is stored before the server can answer, because nothing is sent yet.
-            asked.borrow(batch.borrow(rq));
+            outstanding.borrow(batch.borrow(rq));
             if unsent.phase == Phase::Up {
-                asked.send_to(&mut unsent.bytes);
+                outstanding.send_to(&mut unsent.bytes);
             }
         }
         if unsent.phase == Phase::Up {
@@ -221,7 +221,7 @@ impl Connection {
     pub(super) fn is_late(&self, id: RqId) {
         // The lock of the sending side is held, so that no later socket is given up.
         let unsent = lock(&self.unsent);
-        if unsent.phase.has_socket() && self.asked.iter().any(|asked| lock(asked).is_overdue(id)) {
+        if unsent.phase.has_socket() && self.outstanding.iter().any(|outstanding| lock(outstanding).is_overdue(id)) {
             self.give_up();
         }
     }
@@ -237,8 +237,8 @@ impl Connection {
             self.send(&mut unsent);
         }
         let Some(mut received) = try_lock(&self.received) else { return false };
-        if self.has_news.load(Ordering::Relaxed) {
-            self.hear(done);
+        if self.has_failures.load(Ordering::Relaxed) {
+            self.fail_pending(done);
         }
         if !self.is_broken() && self.receive(&mut received, done).is_err() {
             self.give_up();
@@ -262,15 +262,15 @@ impl Connection {
         loop {
             if let Some((tag, have)) = received.data {
                 // The borrowed request is still there: only the thread that receives ends it.
-                let mut asked = lock(&self.asked[usize::from(tag)]);
-                let taken = asked.fill(have, received.here());
+                let mut outstanding = lock(&self.outstanding[usize::from(tag)]);
+                let taken = outstanding.fill(have, received.here());
                 received.take(taken);
-                if have + taken < asked.len {
+                if have + taken < outstanding.len {
                     received.data = Some((tag, have + taken));
                     return Ok(());
                 }
                 received.data = None;
-                asked.finish(Status::Ok, done);
+                outstanding.finish(Status::Ok, done);
             }
             let Some(reply) = received.next_reply()? else { return Ok(()) };
             received.data = self.take_reply(reply, done)?;
@@ -282,52 +282,52 @@ impl Connection {
         let SimpleReply { errno, cookie } = reply;
         // The cookie of each request is its tag.
         let tag = u16::try_from(cookie).map_err(|_| Broken)?;
-        let asked = self.asked.get(usize::from(tag)).map(lock);
-        let mut asked = asked.filter(|asked| asked.is_sent).ok_or(Broken)?;
-        if asked.is_read() && errno == 0 {
+        let outstanding = self.outstanding.get(usize::from(tag)).map(lock);
+        let mut outstanding = outstanding.filter(|outstanding| outstanding.is_sent).ok_or(Broken)?;
+        if outstanding.is_read() && errno == 0 {
             return Ok(Some((tag, 0)));
         }
         if errno == blkmq_nbd::Errno::Shutdown.number() {
             // The server is about to end, and has not done the request. The next server is asked, if there is time.
             if self.keeps {
-                asked.take_back();
+                outstanding.take_back();
             } else {
-                asked.finish(Status::IoError, done);
+                outstanding.finish(Status::IoError, done);
             }
-            drop(asked);
+            drop(outstanding);
             self.leave();
         } else {
-            self.note_answer(&asked, errno);
-            asked.finish(blkmq_nbd::Errno::status(errno), done);
+            self.note_answer(&outstanding, errno);
+            outstanding.finish(blkmq_nbd::Errno::status(errno), done);
         }
         Ok(None)
     }
 
-    fn note_answer(&self, asked: &Asked, errno: u32) {
-        if errno == 0 && asked.is_flush() {
-            self.cache.flushed(asked.covers);
-        } else if errno == 0 && asked.may_be_cached() {
+    fn note_answer(&self, outstanding: &Outstanding, errno: u32) {
+        if errno == 0 && outstanding.is_flush() {
+            self.cache.flushed(outstanding.covers);
+        } else if errno == 0 && outstanding.may_be_cached() {
             self.cache.count(self.hctx);
         }
     }
 
     /// Ends requests that can never be answered. Called with `received` locked.
     #[cold]
-    fn hear(&self, done: &mut Done<'_>) {
-        self.has_news.store(false, Ordering::Relaxed);
-        self.news.drain();
-        for asked in &self.asked {
-            let mut asked = lock(asked);
-            if asked.must_fail(self.cache.is_lost()) {
-                asked.finish(Status::IoError, done);
+    fn fail_pending(&self, done: &mut Done<'_>) {
+        self.has_failures.store(false, Ordering::Relaxed);
+        self.wakeup.drain();
+        for outstanding in &self.outstanding {
+            let mut outstanding = lock(outstanding);
+            if outstanding.must_fail(self.cache.is_lost()) {
+                outstanding.finish(Status::IoError, done);
             }
         }
     }
 
-    /// Wakes a thread that polls, so that it calls [`hear`](Self::hear). Called with `received` locked.
-    fn tell(&self) {
-        self.has_news.store(true, Ordering::Relaxed);
-        self.news.notify();
+    /// Wakes a thread that polls, so that it calls [`fail_pending`](Self::fail_pending). Called with `received` locked.
+    fn notify_failures(&self) {
+        self.has_failures.store(true, Ordering::Relaxed);
+        self.wakeup.notify();
     }
 
     /// Called when the server is about to end, and is sent no more requests.
@@ -349,11 +349,11 @@ impl Connection {
         // The bytes begin with a request: bytes that are sent are removed only when all are sent.
         let (mut at, mut end) = (0, 0);
         while at < unsent.bytes.len() {
-            let (tag, len) = asked::measure(&unsent.bytes[at..]);
+            let (tag, len) = outstanding::measure(&unsent.bytes[at..]);
             if at < unsent.sent {
                 end = at + len;
             } else {
-                lock(&self.asked[usize::from(tag)]).take_back();
+                lock(&self.outstanding[usize::from(tag)]).take_back();
             }
             at += len;
         }
@@ -368,7 +368,7 @@ impl Connection {
 
     /// Whether the server has nothing to answer.
     pub(super) fn is_idle(&self) -> bool {
-        !self.asked.iter().any(|asked| lock(asked).is_sent)
+        !self.outstanding.iter().any(|outstanding| lock(outstanding).is_sent)
     }
 
     /// Says goodbye to a server that is about to end and has answered everything.
@@ -390,23 +390,23 @@ impl Connection {
             unsent.clear();
             self.is_behind.store(false, Ordering::Relaxed);
             received.clear();
-            self.asked.iter().for_each(|asked| lock(asked).take_back());
+            self.outstanding.iter().for_each(|outstanding| lock(outstanding).take_back());
         }
         unsent.phase = if keeps { Phase::Keeping } else { Phase::Failing };
         if !keeps {
-            self.asked.iter().for_each(|asked| lock(asked).give_up());
-            self.tell();
+            self.outstanding.iter().for_each(|outstanding| lock(outstanding).give_up());
+            self.notify_failures();
         }
     }
 
     /// Fails each request that was sent to several servers and has waited since this time or longer.
     pub(super) fn give_up_since(&self, time: Instant) {
         let _received = lock(&self.received);
-        for asked in &self.asked {
-            let mut asked = lock(asked);
-            if asked.waits_since().is_some_and(|since| since <= time) {
-                asked.give_up();
-                self.tell();
+        for outstanding in &self.outstanding {
+            let mut outstanding = lock(outstanding);
+            if outstanding.waits_since().is_some_and(|since| since <= time) {
+                outstanding.give_up();
+                self.notify_failures();
             }
         }
     }
@@ -432,13 +432,13 @@ impl Connection {
         (unsent.socket, unsent.phase) = (socket, Phase::Up);
         self.is_broken.store(false, Ordering::Relaxed);
         self.is_leaving.store(false, Ordering::Relaxed);
-        for asked in &self.asked {
-            let mut asked = lock(asked);
-            if asked.is_out() && !asked.must_fail(self.cache.is_lost()) {
-                asked.send_again_to(&mut unsent.bytes, since);
+        for outstanding in &self.outstanding {
+            let mut outstanding = lock(outstanding);
+            if outstanding.is_out() && !outstanding.must_fail(self.cache.is_lost()) {
+                outstanding.send_again_to(&mut unsent.bytes, since);
             }
         }
-        self.tell();
+        self.notify_failures();
         self.send(&mut unsent);
     }
 

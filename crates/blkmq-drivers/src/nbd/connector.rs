@@ -17,7 +17,7 @@ use rustix::net::addr::SocketAddrArg;
 use rustix::net::sockopt::{set_tcp_nodelay, socket_error};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use super::address::Place;
+use super::address::Endpoint;
 use crate::lock;
 
 /// How long a server may take to accept the connection and to send all answers of the handshake. An answer of the
@@ -131,10 +131,10 @@ impl Connector {
     }
 
     /// Connects to a server within this time.
-    pub(super) fn dial(&self, place: &Place, until: Instant) -> io::Result<OwnedFd> {
-        match place {
-            Place::Unix(path) => self.connect(AddressFamily::UNIX, &SocketAddrUnix::new(path)?, until),
-            Place::Tcp(host, port) => self.connect_any(&self.addresses(host, *port, until)?, until),
+    pub(super) fn connect_to(&self, endpoint: &Endpoint, until: Instant) -> io::Result<OwnedFd> {
+        match endpoint {
+            Endpoint::Unix(path) => self.connect(AddressFamily::UNIX, &SocketAddrUnix::new(path)?, until),
+            Endpoint::Tcp(host, port) => self.connect_any(&self.addresses(host, *port, until)?, until),
         }
     }
 
@@ -262,13 +262,16 @@ mod tests {
         let listener = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         listen(&listener, 0).unwrap();
-        let (place, connector) = (Place::Unix(path), connector());
+        let (endpoint, connector) = (Endpoint::Unix(path), connector());
         // The first client waits in the server's queue. There is no room for a second one.
-        let _first = connector.dial(&place, Instant::now() + LONG).unwrap();
-        let error = connector.dial(&place, Instant::now() + LIMIT).unwrap_err();
+        let _first = connector.connect_to(&endpoint, Instant::now() + LONG).unwrap();
+        let error = connector.connect_to(&endpoint, Instant::now() + LIMIT).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         connector.close();
-        assert_eq!(connector.dial(&place, Instant::now() + LONG).unwrap_err().to_string(), "the device is closed");
+        assert_eq!(
+            connector.connect_to(&endpoint, Instant::now() + LONG).unwrap_err().to_string(),
+            "the device is closed"
+        );
     }
 
     /// Hangs if there is no time limit for the resolver. Red if each try leaves a thread behind.

@@ -85,7 +85,7 @@ pub(super) fn connect(
 
 fn begin(connector: &Connector, address: &Address, timeout: Duration) -> Result<(OwnedFd, Terms), Refused> {
     let until = Instant::now() + timeout;
-    let socket = connector.dial(&address.place, until)?;
+    let socket = connector.connect_to(&address.endpoint, until)?;
     let mut hasty = Hasty { connector, socket, until };
     let terms = negotiate(&mut hasty, &address.export)?;
     Ok((hasty.socket, terms))

@@ -84,7 +84,7 @@ pub(super) fn version(api: &Api) -> String {
 
 /// What the image was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct Operation {
     pub(super) op: Op,
     /// Where in the image, in bytes.
     pub(super) start: u64,
@@ -93,7 +93,7 @@ pub(super) struct Asked {
     keeps_room: bool,
 }
 
-impl Asked {
+impl Operation {
     /// What a request asks for.
     pub(super) fn of(rq: &Request<'_>) -> Self {
         let sectors = |nr: u64| nr * SECTOR_SIZE as u64;
@@ -119,7 +119,7 @@ impl Asked {
 struct Flight {
     /// The request, borrowed. `None` while the tag is free.
     borrowed: Option<BorrowedRequest>,
-    asked: Asked,
+    operation: Operation,
     pieces: Vec<iovec>,
 }
 
@@ -324,7 +324,7 @@ impl Image {
         if result < 0 {
             return result;
         }
-        let Flight { asked: Asked { op, start, bytes, keeps_room }, ref pieces, .. } = *flight;
+        let Flight { operation: Operation { op, start, bytes, keeps_room }, ref pieces, .. } = *flight;
         let (first, nr) = (pieces.as_ptr(), pieces.len() as c_int);
         let result = match op {
             // SAFETY: the image and the completion are open. The pieces name the request's memory, to be written. The
@@ -353,13 +353,13 @@ impl Image {
     /// are. Does nothing while another thread does this.
     ///
     /// COST: a system call; for each answer a lock that no other thread waits for, and five short calls.
-    pub(super) fn take(&self, done: &mut Done<'_>, status: impl Fn(&Asked, i64) -> Status) -> usize {
+    pub(super) fn take(&self, done: &mut Done<'_>, status: impl Fn(&Operation, i64) -> Status) -> usize {
         let is_open = self.is_open();
         let Some(_side) = try_lock(&self.taking).filter(|_| *is_open) else { return 0 };
         let mut nr = 0;
-        self.take_all(|borrowed, asked, result| {
+        self.take_all(|borrowed, operation, result| {
             nr += 1;
-            done.give_back(borrowed, status(&asked, result));
+            done.give_back(borrowed, status(&operation, result));
         });
         nr
     }
@@ -389,7 +389,7 @@ impl Image {
     }
 
     /// Takes the completions that there are. The caller has the lock, or is alone.
-    fn take_all(&self, mut over: impl FnMut(BorrowedRequest, Asked, i64)) {
+    fn take_all(&self, mut over: impl FnMut(BorrowedRequest, Operation, i64)) {
         let Watched { api, handle, .. } = *self.watched;
         // What comes from here on makes the event readable once more.
         self.event.drain();
@@ -408,9 +408,9 @@ impl Image {
                 unsafe { (api.rbd_aio_release)(*completion) };
                 let mut flight = lock(&self.flights[tag]);
                 let borrowed = flight.borrowed.take().expect("librbd answers what it was asked, once");
-                let asked = flight.asked;
+                let operation = flight.operation;
                 drop(flight);
-                over(borrowed, asked, result as i64);
+                over(borrowed, operation, result as i64);
             }
             if nr < MOST_TAKEN {
                 return;
@@ -433,13 +433,13 @@ impl Image {
 
 impl Flight {
     fn new() -> Self {
-        let asked = Asked { op: Op::Flush, start: 0, bytes: 0, keeps_room: false };
-        Self { borrowed: None, asked, pieces: Vec::with_capacity(MAX_SEGMENTS.into()) }
+        let operation = Operation { op: Op::Flush, start: 0, bytes: 0, keeps_room: false };
+        Self { borrowed: None, operation, pieces: Vec::with_capacity(MAX_SEGMENTS.into()) }
     }
 
     /// Notes what a request asks for.
     fn take_down(&mut self, rq: &mut Request<'_>) {
-        self.asked = Asked::of(rq);
+        self.operation = Operation::of(rq);
         self.pieces.clear();
         let piece =
             |segment: blkmq::driver::Segment<'_>| iovec { iov_base: segment.as_ptr().cast(), iov_len: segment.len() };

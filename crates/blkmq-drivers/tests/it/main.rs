@@ -2,7 +2,6 @@
 
 mod common;
 mod file;
-mod losses_unasked;
 mod model;
 mod nbd;
 mod nbd_leaving;
@@ -13,3 +12,4 @@ mod parameters;
 mod pretend;
 mod system;
 mod writeback_errors;
+mod writeback_errors_unasked;

@@ -51,7 +51,7 @@ pub struct ClientInfo {
 const MAX_NAME: usize = 64;
 
 /// Threads of one client have numbers of their own up to this one.
-const LANE_BITS: u32 = 16;
+const THREAD_BITS: u32 = 16;
 
 /// What is known of a connection, of a block device, or of a machine.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl Entry {
     ) -> Self {
         let (bell, is_own, source) = (Arc::clone(&bells[0]), source.is_none(), source.unwrap_or(Source::NONE));
         let threads =
-            (0..).zip(bells).map(|(index, bell)| Arc::new(ThreadCounters::new(number << LANE_BITS | index, bell)));
+            (0..).zip(bells).map(|(index, bell)| Arc::new(ThreadCounters::new(number << THREAD_BITS | index, bell)));
         let [certified, name, export, client] = [const { OnceLock::new() }; 4];
         let [blocked, heard] = [const { AtomicU64::new(0) }; 2];
         Self {

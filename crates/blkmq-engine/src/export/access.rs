@@ -3,7 +3,7 @@
 use blkmq::{IoPriority, is_hidden};
 
 use super::error::ExportFault;
-use super::who::Who;
+use super::identity::Identity;
 use crate::clients::Entry;
 
 /// The clients that may use an export.
@@ -19,7 +19,7 @@ pub enum Allow {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permit {
     /// The client that it is for.
-    pub who: Who,
+    pub who: Identity,
     /// Whether the client may write, if the export can be written. Every client that is let in may read.
     pub writes: bool,
     /// The priority of the client's operations, with a level from 0 to 7. `None`: the priority of the export.
@@ -42,13 +42,13 @@ impl Allow {
         }
         for Permit { who, priority, .. } in permits {
             match who {
-                Who::Certificate(name) if name.is_empty() => {
+                Identity::Certificate(name) if name.is_empty() => {
                     return Err(ExportFault::NoName);
                 }
-                Who::Certificate(name) if name.contains(is_hidden) => {
+                Identity::Certificate(name) if name.contains(is_hidden) => {
                     return Err(ExportFault::HiddenClient(who.clone()));
                 }
-                Who::Certificate(_) if !names_clients => {
+                Identity::Certificate(_) if !names_clients => {
                     return Err(ExportFault::NotVerified(who.clone()));
                 }
                 _ => (),

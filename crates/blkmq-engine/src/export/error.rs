@@ -1,7 +1,7 @@
 //! Why an export is not accepted.
 
 use super::MAX_TEXT;
-use super::who::Who;
+use super::identity::Identity;
 
 /// An export that is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +37,7 @@ pub enum ExportFault {
     Level(u8),
     /// The level of the priority of a client is out of range.
     #[error("gives {0} the priority level {1}; give a number from 0 to 7")]
-    ClientLevel(Who, u8),
+    ClientLevel(Identity, u8),
     /// Clients have to show certificates, and nothing says which of them may use the export.
     #[error(
         "has no list of clients, although clients have to show certificates; list those that may use it, or allow anybody"
@@ -54,8 +54,8 @@ pub enum ExportFault {
     NoName,
     /// The list has a certificate with a name that no client may have: a character in it [is hidden](blkmq::is_hidden).
     #[error("allows {0}; no client is let in whose name has characters that control a line or cannot be seen")]
-    HiddenClient(Who),
+    HiddenClient(Identity),
     /// The list has a certificate, and no client has to show one.
     #[error("allows {0}, but no client has to show one; have clients verified")]
-    NotVerified(Who),
+    NotVerified(Identity),
 }

@@ -20,12 +20,12 @@ pub(crate) struct Account {
     extra: usize,
     is_waiting: bool,
     /// The client takes nothing, so the connection stands in no line.
-    is_deaf: bool,
+    is_stalled: bool,
 }
 
 impl Account {
     pub(crate) fn new(budget: Arc<Budget>, counters: Arc<ThreadCounters>) -> Self {
-        Self { budget, counters, used: 0, extra: 0, is_waiting: false, is_deaf: false }
+        Self { budget, counters, used: 0, extra: 0, is_waiting: false, is_stalled: false }
     }
 
     /// Buffers that no connection has.
@@ -56,7 +56,7 @@ impl Account {
             let least = self.used + bytes - self.budget.own() - self.extra;
             let (number, bell) = (self.counters.number, &self.counters.bell);
             let wanted = least..=least.next_multiple_of(CHUNK);
-            let taken = self.budget.take(number, bell, self.extra, wanted, in_line && !self.is_deaf);
+            let taken = self.budget.take(number, bell, self.extra, wanted, in_line && !self.is_stalled);
             self.is_waiting = taken == 0;
             self.extra += taken;
             if taken == 0 {
@@ -83,9 +83,9 @@ impl Account {
     ///
     /// COST: a store; a lock where the connection waits for memory.
     #[inline]
-    pub(crate) fn note_deaf(&mut self, is_deaf: bool) {
-        self.is_deaf = is_deaf;
-        if is_deaf && self.is_waiting {
+    pub(crate) fn note_stalled(&mut self, is_stalled: bool) {
+        self.is_stalled = is_stalled;
+        if is_stalled && self.is_waiting {
             self.budget.step_back(self.counters.number);
         }
     }
@@ -171,9 +171,9 @@ mod tests {
         account.give(9 * MIB);
         account.hand_over(MIB);
         assert!(!account.take(16 * MIB, true) && budget.is_wanted(), "it stands in line");
-        account.note_deaf(true);
+        account.note_stalled(true);
         assert!(!budget.is_wanted() && !account.take(16 * MIB, true) && !budget.is_wanted());
-        account.note_deaf(false);
+        account.note_stalled(false);
         assert!(!account.take(16 * MIB, true) && budget.is_wanted());
     }
 }

@@ -45,7 +45,7 @@ struct Waiter {
 }
 
 #[derive(Debug)]
-struct Inside {
+struct CommonPart {
     /// Bytes of the common part that no connection has.
     free: usize,
     /// Connections that have nothing of the common part and wait for some, the first one first.
@@ -60,7 +60,7 @@ pub(crate) struct Budget {
     most: usize,
     own: usize,
     common: usize,
-    inside: Mutex<Inside>,
+    part: Mutex<CommonPart>,
     /// Buffers that no connection has.
     pub(super) spare: Spare,
 }
@@ -82,7 +82,7 @@ impl Budget {
             most,
             own,
             common,
-            inside: Mutex::new(Inside { free: common, line: VecDeque::new(), others: VecDeque::new() }),
+            part: Mutex::new(CommonPart { free: common, line: VecDeque::new(), others: VecDeque::new() }),
             spare: Spare::default(),
         }
     }
@@ -104,8 +104,8 @@ impl Budget {
         self.most
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, CommonPart> {
+        self.part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes bytes of the common part for a connection that already has `has` of it: at most as many as it wants, at
@@ -122,16 +122,16 @@ impl Budget {
     ) -> usize {
         debug_assert!(!wanted.is_empty() && *wanted.start() > 0, "a connection asks for something: {wanted:?}");
         debug_assert!(has <= self.common, "a connection has {has} bytes of the {} that there are", self.common);
-        let mut inside = self.lock();
-        let room = inside.free.saturating_sub(has);
-        let is_next = inside.line.front().is_none_or(|first| first.number == number);
+        let mut part = self.lock();
+        let room = part.free.saturating_sub(has);
+        let is_next = part.line.front().is_none_or(|first| first.number == number);
         if is_next && *wanted.start() <= room {
             let taken = room.min(*wanted.end());
-            inside.free -= taken;
-            inside.forget(number);
+            part.free -= taken;
+            part.forget(number);
             return taken;
         }
-        let Inside { line, others, .. } = &mut *inside;
+        let CommonPart { line, others, .. } = &mut *part;
         // For more than there is, it has to wait for its own requests first.
         let list = if in_line && has == 0 && *wanted.start() <= self.common {
             others.retain(|waiter| waiter.number != number);
@@ -147,19 +147,19 @@ impl Budget {
 
     /// Gives this many bytes back.
     pub(crate) fn give(&self, bytes: usize) {
-        let mut inside = self.lock();
-        inside.free += bytes;
-        debug_assert!(inside.free <= self.common, "no more comes back than was taken: {bytes} too many");
-        inside.wake();
+        let mut part = self.lock();
+        part.free += bytes;
+        debug_assert!(part.free <= self.common, "no more comes back than was taken: {bytes} too many");
+        part.wake();
     }
 
     /// Called when the connection stands in no line any more, although it still waits.
     pub(crate) fn step_back(&self, number: u64) {
-        let mut inside = self.lock();
-        if let Some(place) = inside.line.iter().position(|waiter| waiter.number == number) {
-            let waiter = inside.line.remove(place);
-            inside.others.extend(waiter);
-            inside.wake();
+        let mut part = self.lock();
+        if let Some(place) = part.line.iter().position(|waiter| waiter.number == number) {
+            let waiter = part.line.remove(place);
+            part.others.extend(waiter);
+            part.wake();
         }
     }
 
@@ -174,7 +174,7 @@ impl Budget {
     }
 }
 
-impl Inside {
+impl CommonPart {
     fn forget(&mut self, number: u64) {
         self.line.retain(|waiter| waiter.number != number);
         self.others.retain(|waiter| waiter.number != number);

@@ -11,7 +11,7 @@ const MOST: usize = 8 << 20;
 const LONGEST: usize = 64 << 10;
 
 #[derive(Debug, Default)]
-struct Inside {
+struct FreeList {
     bytes: usize,
     /// By the binary logarithm of their size.
     by_size: [Vec<Buffer>; LONGEST.ilog2() as usize + 1],
@@ -19,10 +19,10 @@ struct Inside {
 
 /// The buffers that no connection has.
 #[derive(Debug, Default)]
-pub(crate) struct Spare(Mutex<Inside>);
+pub(crate) struct Spare(Mutex<FreeList>);
 
 impl Spare {
-    fn lock(&self) -> MutexGuard<'_, Inside> {
+    fn lock(&self) -> MutexGuard<'_, FreeList> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -31,10 +31,10 @@ impl Spare {
     /// COST: a lock, and a pass over the buffer.
     pub(crate) fn take(&self, size: usize) -> Option<Buffer> {
         debug_assert!(size.is_power_of_two(), "sizes are powers of two, not {size}");
-        let mut inside = self.lock();
-        let mut buffer = inside.by_size.get_mut(size.ilog2() as usize)?.pop()?;
-        inside.bytes -= size;
-        drop(inside);
+        let mut list = self.lock();
+        let mut buffer = list.by_size.get_mut(size.ilog2() as usize)?.pop()?;
+        list.bytes -= size;
+        drop(list);
         let fits = buffer.set_len(size);
         debug_assert!(fits, "a buffer holds what its size says");
         buffer.fill(0);
@@ -50,14 +50,14 @@ impl Spare {
         if size > LONGEST {
             return;
         }
-        let mut inside = self.lock();
-        if inside.bytes + size > MOST {
+        let mut list = self.lock();
+        if list.bytes + size > MOST {
             // The system call comes outside of the lock.
-            drop(inside);
+            drop(list);
             return;
         }
-        inside.bytes += size;
-        inside.by_size[size.ilog2() as usize].push(buffer);
+        list.bytes += size;
+        list.by_size[size.ilog2() as usize].push(buffer);
     }
 }
 

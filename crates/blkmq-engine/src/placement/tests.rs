@@ -12,9 +12,9 @@ fn queue() -> RequestQueue {
 }
 
 /// Connections from anywhere.
-struct Door(Clients);
+struct Joiner(Clients);
 
-impl Door {
+impl Joiner {
     fn enter(&self, source: Source) -> Arc<Entry> {
         let bell = Arc::new(EventFd::new().expect("there is a descriptor"));
         self.0.join(FrontEnd::Nbd, "a test".into(), source, bell).expect("there is a place")
@@ -39,8 +39,8 @@ impl Door {
     }
 }
 
-fn door() -> Door {
-    Door(Clients::new(100))
+fn joiner() -> Joiner {
+    Joiner(Clients::new(100))
 }
 
 fn layout(groups: &[(&str, u16)], rules: Vec<Rule>) -> Layout {
@@ -75,20 +75,20 @@ impl Placement {
 #[test]
 #[cfg_attr(miri, ignore = "there are no eventfds")]
 fn connections_of_one_client_are_one() {
-    let (placement, door) = (Placement::new(queue()), door());
+    let (placement, joiner) = (Placement::new(queue()), joiner());
     let entries = [
-        (door.certified("gold"), "disk"),
-        (door.certified("gold"), "disk"),
-        (door.certified("gold"), ""),
-        (door.user(1000), ""),
-        (door.user(1000), ""),
-        (door.user(1001), ""),
-        (door.address("10.0.0.7"), "disk"),
-        (door.address("::ffff:10.0.0.7"), "disk"),
-        (door.address("2001:db8::7"), "disk"),
-        (door.user(u32::MAX), "disk"),
-        (door.own(FrontEnd::Ublk, "ublk0"), "disk"),
-        (door.own(FrontEnd::VhostUser, "/run/vm"), "disk"),
+        (joiner.certified("gold"), "disk"),
+        (joiner.certified("gold"), "disk"),
+        (joiner.certified("gold"), ""),
+        (joiner.user(1000), ""),
+        (joiner.user(1000), ""),
+        (joiner.user(1001), ""),
+        (joiner.address("10.0.0.7"), "disk"),
+        (joiner.address("::ffff:10.0.0.7"), "disk"),
+        (joiner.address("2001:db8::7"), "disk"),
+        (joiner.user(u32::MAX), "disk"),
+        (joiner.own(FrontEnd::Ublk, "ublk0"), "disk"),
+        (joiner.own(FrontEnd::VhostUser, "/run/vm"), "disk"),
     ];
     let _submitters: Vec<_> = entries.iter().map(|(entry, export)| placement.take(entry, export)).collect();
     let expected = [
@@ -110,7 +110,7 @@ fn connections_of_one_client_are_one() {
 #[test]
 #[cfg_attr(miri, ignore = "there are no eventfds")]
 fn the_first_rule_that_is_for_a_connection_counts() {
-    let (placement, door) = (Placement::new(queue()), door());
+    let (placement, joiner) = (Placement::new(queue()), joiner());
     let rules = vec![
         Rule {
             certificate: own("gold"),
@@ -126,12 +126,12 @@ fn the_first_rule_that_is_for_a_connection_counts() {
     ];
     placement.load(&layout(&[("g", 300), ("g/h", 5)], rules)).unwrap();
     let entries = [
-        (door.certified("gold"), "disk", 1),
-        (door.certified("gold"), "other", 2),
-        (door.certified("silver"), "disk", 3),
-        (door.user(3), "disk", 4),
-        (door.user(4), "disk", 5),
-        (door.address("11.0.0.1"), "other", 6),
+        (joiner.certified("gold"), "disk", 1),
+        (joiner.certified("gold"), "other", 2),
+        (joiner.certified("silver"), "disk", 3),
+        (joiner.user(3), "disk", 4),
+        (joiner.user(4), "disk", 5),
+        (joiner.address("11.0.0.1"), "other", 6),
     ];
     let join = |(entry, export, weight): &(Arc<Entry>, &str, u16)| {
         placement.join(entry, export, *weight, IoPriority::default()).expect("there is room")
@@ -146,11 +146,11 @@ fn the_first_rule_that_is_for_a_connection_counts() {
 #[test]
 #[cfg_attr(miri, ignore = "there are no eventfds")]
 fn what_is_changed_by_hand_counts_until_the_next_load() {
-    let (placement, door) = (Placement::new(queue()), door());
+    let (placement, joiner) = (Placement::new(queue()), joiner());
     let rules = vec![Rule { user: Some(1), weight: Some(7), group: own("g"), ..Rule::default() }];
     let layout = layout(&[("g", 300)], rules);
     placement.load(&layout).unwrap();
-    let one = door.user(1);
+    let one = joiner.user(1);
     let first = placement.take(&one, "");
     placement.add_group("h").unwrap();
     placement.set_client_weight("user:1@default", 500).unwrap();
@@ -175,17 +175,17 @@ fn what_is_changed_by_hand_counts_until_the_next_load() {
 #[test]
 #[cfg_attr(miri, ignore = "there are no eventfds")]
 fn a_load_places_those_that_are_connected_anew() {
-    let (placement, door) = (Placement::new(queue()), door());
+    let (placement, joiner) = (Placement::new(queue()), joiner());
     let in_group = |group: &str| vec![Rule { user: Some(1), group: own(group), ..Rule::default() }];
     placement.load(&layout(&[("a", 100), ("a/b", 100)], in_group("a/b"))).unwrap();
-    let (one, other) = (door.user(1), door.user(2));
+    let (one, other) = (joiner.user(1), joiner.user(2));
     let _submitters = [placement.take(&one, ""), placement.take(&other, "x")];
     assert_eq!(shown(&placement), ["user:1@default 100 'a/b' x1", "user:2@x 100 '' x1"]);
     let named = vec![Rule { user: Some(1), name: own("n"), weight: Some(9), group: own("c"), ..Rule::default() }];
     let weights = [("x".to_owned(), 55)].into();
     placement.load(&Layout { weights, ..layout(&[("c", 7)], named) }).unwrap();
     assert_eq!(shown(&placement), ["user:1@default 9 'c' x1", "user:2@x 55 '' x1"]);
-    let again = door.user(1);
+    let again = joiner.user(1);
     let _another = placement.take(&again, "");
     assert_eq!(shown(&placement), ["n 9 'c' x1", "user:1@default 9 'c' x1", "user:2@x 55 '' x1"]);
     placement.load(&Layout::default()).unwrap();
@@ -197,7 +197,7 @@ fn a_load_places_those_that_are_connected_anew() {
 #[test]
 #[cfg_attr(miri, ignore = "there are no eventfds")]
 fn a_group_stays_while_something_is_in_it_or_leads_to_it() {
-    let (placement, door) = (Placement::new(queue()), door());
+    let (placement, joiner) = (Placement::new(queue()), joiner());
     placement.load(&layout(&[("g", 1)], vec![Rule { user: Some(9), group: own("g"), ..Rule::default() }])).unwrap();
     let error = |result: Result<(), PlacementError>| result.unwrap_err().to_string();
     assert_eq!(
@@ -207,7 +207,7 @@ fn a_group_stays_while_something_is_in_it_or_leads_to_it() {
     placement.add_group("a").unwrap();
     placement.add_group("a/b").unwrap();
     placement.add_group("a").unwrap();
-    let entry = door.user(1);
+    let entry = joiner.user(1);
     let submitter = placement.take(&entry, "");
     placement.move_client("user:1@default", "a").unwrap();
     let within = error(placement.remove_group("a"));
@@ -224,8 +224,8 @@ fn a_group_stays_while_something_is_in_it_or_leads_to_it() {
 #[test]
 #[cfg_attr(miri, ignore = "there are no eventfds")]
 fn what_cannot_be_is_refused_and_changes_nothing() {
-    let (placement, door) = (Placement::new(queue()), door());
-    let entry = door.user(1);
+    let (placement, joiner) = (Placement::new(queue()), joiner());
+    let entry = joiner.user(1);
     let _submitter = placement.take(&entry, "");
     let client = "user:1@default";
     let error = |result: Result<(), PlacementError>| result.unwrap_err().to_string();
@@ -290,9 +290,9 @@ impl Notify for LeavesWhenTold {
 #[test]
 #[cfg_attr(miri, ignore = "there are no eventfds")]
 fn a_client_that_leaves_meanwhile_does_not_stop_a_load() {
-    let (placement, door) = (Placement::new(queue()), door());
+    let (placement, joiner) = (Placement::new(queue()), joiner());
     placement.load(&layout(&[("old", 100)], vec![])).unwrap();
-    let entries = [1, 2].map(|user| door.user(user));
+    let entries = [1, 2].map(|user| joiner.user(user));
     let [leaves, mut stays] = [0, 1].map(|at| placement.take(&entries[at], ""));
     stays.set_notify(Some(Arc::new(LeavesWhenTold(Mutex::new(Some(leaves))))));
     let rule = Rule { weight: Some(7), group: own("new"), ..Rule::default() };
@@ -308,16 +308,16 @@ fn a_client_that_leaves_meanwhile_does_not_stop_a_load() {
 #[test]
 #[cfg_attr(miri, ignore = "there are no eventfds")]
 fn a_client_whose_group_is_removed_is_changed_no_longer() {
-    let (placement, door) = (Placement::new(queue()), door());
+    let (placement, joiner) = (Placement::new(queue()), joiner());
     for user in 0..=MAX_CHANGED as u32 {
-        let entry = door.user(user);
+        let entry = joiner.user(user);
         let submitter = placement.take(&entry, "");
         placement.add_group("g").unwrap();
         let client = format!("user:{user}@default");
         placement.move_client(&client, "g").unwrap_or_else(|error| panic!("{user}: {error}"));
         drop(submitter);
         placement.remove_group("g").unwrap();
-        door.0.leave(entry.number);
+        joiner.0.leave(entry.number);
     }
     assert!(!placement.sets_weights(), "nothing is left");
 }

@@ -78,8 +78,8 @@ impl<F: Copy + Default> Session<F> {
     /// memory first.
     ///
     /// COST: a store; a lock where a request of this session waits for memory.
-    pub fn note_deaf(&mut self, is_deaf: bool) {
-        self.pool.account.note_deaf(is_deaf);
+    pub fn note_stalled(&mut self, is_stalled: bool) {
+        self.pool.account.note_stalled(is_stalled);
     }
 
     /// Whether another client can begin nothing for want of memory, and this one has more than its own part.

@@ -1,4 +1,4 @@
-//! Requests whose data lies in memory that the front-end has brought, as that of a virtual machine.
+//! Requests whose data lies in memory that the front-end provides, as that of a virtual machine.
 
 use blkmq::SECTOR_SIZE;
 use blkmq::{Bio, Buffers, Flags, Op};
@@ -10,7 +10,7 @@ use crate::ask::{Ask, Request};
 use crate::failure::{Cause, Failure};
 
 impl<F: Copy + Default> Session<F> {
-    /// Takes a read or write whose data the front-end has brought: from, or to, `buffers`. They are taken out if the
+    /// Takes a read or write whose data the front-end provides: from, or to, `buffers`. They are taken out if the
     /// request is. `None` if the bounds allow no further request; such a request needs no memory of the engine.
     /// [`reclaim`](Self::reclaim) gives the buffers back.
     ///
@@ -39,14 +39,14 @@ impl<F: Copy + Default> Session<F> {
             self.pool.zero_for_read(buffers);
         }
         let task = self.tasks.get_mut(id);
-        task.is_brought = true;
+        task.is_external = true;
         if failure.is_none() && request.length <= self.plan.data {
             (task.next, task.outstanding) = (task.end, 1);
             let operation = operation(request.ask, request.offset, request.length, std::mem::take(buffers));
             self.push(id, operation);
             return Some(id);
         }
-        task.brought = std::mem::take(buffers);
+        task.external = std::mem::take(buffers);
         if failure.is_some() {
             (task.failure, task.taken) = (failure.map(Box::new), None);
         }
@@ -54,11 +54,11 @@ impl<F: Copy + Default> Session<F> {
         Some(id)
     }
 
-    /// The buffers that the front-end has brought for a finished task. If the task took several operations, these are
+    /// The buffers that the front-end provides for a finished task. If the task took several operations, these are
     /// what is left of the buffers, and only good to be used again. Of a task that was refused they are all there,
     /// perhaps in a list.
     pub fn reclaim(&mut self, id: TaskId) -> Buffers {
-        std::mem::take(&mut self.tasks.get_mut(id).brought)
+        std::mem::take(&mut self.tasks.get_mut(id).external)
     }
 }
 
@@ -72,12 +72,12 @@ fn operation(ask: Ask, offset: u64, len: u64, buffers: Buffers) -> Bio {
     Bio::new(op, offset / SECTOR_SIZE as u64, len / SECTOR_SIZE as u64, buffers).with_flags(flags)
 }
 
-/// The next operation of a task that takes several, and whose buffers were brought: these bytes of it.
+/// The next operation of a task that takes several, and whose buffers are external: these bytes of it.
 pub(super) fn next_operation(task: &mut Task, offset: u64, len: u64) -> Option<Bio> {
     let buffers = if task.next == task.end {
-        std::mem::take(&mut task.brought)
+        std::mem::take(&mut task.external)
     } else {
-        let Some(buffers) = split_front(&mut task.brought, len as usize) else {
+        let Some(buffers) = split_front(&mut task.external, len as usize) else {
             let failure = Failure::new(Cause::Invalid, "the request is too long for buffers that it owns");
             task.failure = Some(Box::new(failure));
             task.outstanding -= 1;
@@ -168,9 +168,9 @@ mod tests {
         ] {
             let mut session = session("ram,size=1M", 8);
             let request = Request { hints, ..Request::new(ask, 0, 4096, 3) };
-            let brought = || Buffers::One(Buffer::zeroed(4096));
-            assert!(session.take_external(&request, &mut brought()).is_some());
-            assert!(session.take_external(&request, &mut brought()).is_none(), "its bounds are its own");
+            let buffers = || Buffers::One(Buffer::zeroed(4096));
+            assert!(session.take_external(&request, &mut buffers()).is_some());
+            assert!(session.take_external(&request, &mut buffers()).is_none(), "its bounds are its own");
             assert_eq!(session.waiting[0].flags, expected, "{ask:?}, {hints:?}");
         }
     }

@@ -59,7 +59,7 @@ impl<F: Copy + Default> Session<F> {
         if !task.data.is_empty() {
             task.data.drain(..).for_each(|buffer| pool.give(buffer));
         }
-        task.brought = Buffers::None;
+        task.external = Buffers::None;
         *bytes -= std::mem::take(&mut task.charge);
         tasks.give(id);
         counters.count_answer();

@@ -192,7 +192,7 @@ impl Seat {
     ///
     /// COST: a load of a line that is written only when a connection changes a part of a block.
     #[inline]
-    pub(super) fn has_news(&self) -> bool {
+    pub(super) fn has_new_claims(&self) -> bool {
         // Acquire: pairs with the Release in `claim_part`, so that a thread that the bell woke sees the reason.
         self.range_locks.latest.load(Ordering::Acquire) > self.seen
     }
@@ -240,7 +240,7 @@ impl Seat {
         let is_asked = |(number, member): &(&usize, &Member)| **number != self.number && !member.rests;
         let asked = table.members.iter().filter(is_asked).count() + usize::from(!is_passed);
         let (ticket, is_due) = table.enter(self.number, blocks, true, asked);
-        // Release: pairs with the Acquire in `has_news`. The ticket is stored before the bells ring.
+        // Release: pairs with the Acquire in `has_new_claims`. The ticket is stored before the bells ring.
         self.range_locks.latest.store(ticket, Ordering::Release);
         table.members.iter().filter(is_asked).for_each(|(_, member)| member.bell.notify());
         (ticket, is_due)
@@ -322,9 +322,9 @@ mod tests {
     fn a_part_waits_for_what_is_free_and_what_comes_later_waits_for_the_part() {
         let range_locks = Arc::new(RangeLocks::default());
         let (mut a, mut b) = (seat(&range_locks), seat(&range_locks));
-        assert!(!b.has_news());
+        assert!(!b.has_new_claims());
         let (first, is_due) = a.claim_part(7..8, true);
-        assert!(!is_due && b.has_news());
+        assert!(!is_due && b.has_new_claims());
         // X and Y are free.
         assert_eq!(look(&mut b, false), (vec![], vec![first]));
         let second = b.claim_whole(&(6..9)).expect("a part of it is claimed");

@@ -10,7 +10,7 @@ use std::ops::Range;
 use blkmq::SECTOR_SIZE;
 use blkmq::{Bio, Buffer, Buffers, Flags, Op, Status};
 
-use self::stuck::Watch;
+use self::stuck::StallTimer;
 use super::range_locks::{Seat, Ticket};
 use super::task::{TaskId, Tasks};
 use crate::memory::pool::{Pool, footprint};
@@ -22,7 +22,7 @@ const MAX_CLAIMS: usize = 16;
 /// What an operation is for, stored in its `user_data`: its task, the index of its work if it has a claim, and the
 /// epoch if it is a free change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Mark {
+struct UserData {
     task: TaskId,
     place: Option<usize>,
     epoch: u32,
@@ -33,7 +33,7 @@ struct Mark {
 const PLACE_BITS: u32 = 24;
 const EPOCH_BITS: u32 = 24;
 
-impl Mark {
+impl UserData {
     #[inline]
     fn of(user_data: u64) -> Self {
         let place = (user_data >> 16) as usize & ((1 << PLACE_BITS) - 1);
@@ -78,7 +78,7 @@ struct Part {
 }
 
 #[derive(Debug)]
-enum What {
+enum Change {
     /// A change of whole blocks that waits for its turn.
     Whole(Bio),
     /// A change of a part, which waits for its turn or for the contents of its blocks.
@@ -93,12 +93,12 @@ struct Work {
     task: TaskId,
     /// The claimed blocks, in bytes.
     blocks: Range<u64>,
-    what: What,
-    watch: Watch,
+    change: Change,
+    timer: StallTimer,
 }
 
 /// The state of a connection that [`ReadModifyWrite`] works with.
-pub(super) struct Hands<'a> {
+pub(super) struct Context<'a> {
     pub(super) tasks: &'a Tasks,
     pub(super) pool: &'a mut Pool,
     pub(super) waiting: &'a mut VecDeque<Bio>,
@@ -203,8 +203,8 @@ impl ReadModifyWrite {
 
     /// The `user_data` of a task's operation that has no claim.
     #[inline]
-    pub(super) fn mark(&self, task: TaskId) -> u64 {
-        Mark { task, place: None, epoch: self.epoch }.bits()
+    pub(super) fn user_data(&self, task: TaskId) -> u64 {
+        UserData { task, place: None, epoch: self.epoch }.bits()
     }
 
     /// The number of changes of whole blocks that are in progress and have no claim.
@@ -213,8 +213,8 @@ impl ReadModifyWrite {
         all - (self.works.len() - self.places.len())
     }
 
-    fn add(&mut self, task: TaskId, blocks: Range<u64>, what: What) -> usize {
-        let work = Work { task, blocks, what, watch: Watch::new() };
+    fn add(&mut self, task: TaskId, blocks: Range<u64>, change: Change) -> usize {
+        let work = Work { task, blocks, change, timer: StallTimer::new() };
         match self.places.pop() {
             Some(place) => {
                 self.works[place] = Some(work);
@@ -232,7 +232,7 @@ impl ReadModifyWrite {
     #[cold]
     pub(super) fn change_part(
         &mut self,
-        hands: &mut Hands<'_>,
+        context: &mut Context<'_>,
         task: TaskId,
         bytes: Range<u64>,
         mut buffer: Buffer,
@@ -242,9 +242,9 @@ impl ReadModifyWrite {
         let fits = buffer.set_len((blocks.end - blocks.start) as usize);
         debug_assert!(fits, "the buffer was made for whole blocks");
         let part = Part { bytes, buffer, fua, reads: 0, failed: None };
-        let place = self.add(task, blocks, What::Part(part));
+        let place = self.add(task, blocks, Change::Part(part));
         self.is_wary = true;
-        if self.has_room() { self.claim(hands, place) } else { self.backlog.push_back(place) }
+        if self.has_room() { self.claim(context, place) } else { self.backlog.push_back(place) }
     }
 
     /// Whether a change that comes now may have a claim. Changes that wait for a claim come first, however many steps
@@ -255,43 +255,43 @@ impl ReadModifyWrite {
 
     /// Does a change of whole blocks when its turn has come. Called by a connection that is wary.
     #[cold]
-    pub(super) fn change_whole(&mut self, hands: &mut Hands<'_>, bio: Bio) {
+    pub(super) fn change_whole(&mut self, context: &mut Context<'_>, bio: Bio) {
         let start = bio.sector * SECTOR_SIZE as u64;
         let blocks = start..start + bio.nr_sectors * SECTOR_SIZE as u64;
         if self.has_room() {
             match self.seat.claim_whole(&blocks) {
-                None => hands.waiting.push_back(bio),
+                None => context.waiting.push_back(bio),
                 Some(ticket) => {
-                    let place = self.add(bio.user_data as TaskId, blocks, What::Whole(bio));
+                    let place = self.add(bio.user_data as TaskId, blocks, Change::Whole(bio));
                     self.claims.push((ticket, place));
                 }
             }
         } else {
-            let place = self.add(bio.user_data as TaskId, blocks, What::Whole(bio));
+            let place = self.add(bio.user_data as TaskId, blocks, Change::Whole(bio));
             self.backlog.push_back(place);
         }
     }
 
     /// Claims the blocks of a work that has no claim yet.
-    fn claim(&mut self, hands: &mut Hands<'_>, place: usize) {
+    fn claim(&mut self, context: &mut Context<'_>, place: usize) {
         let Some(work) = &self.works[place] else { return };
         let blocks = work.blocks.clone();
-        if matches!(work.what, What::Whole(_)) {
+        if matches!(work.change, Change::Whole(_)) {
             match self.seat.claim_whole(&blocks) {
                 Some(ticket) => self.claims.push((ticket, place)),
-                None => self.set_free(hands, place),
+                None => self.set_free(context, place),
             }
             return;
         }
-        let nr_free = self.nr_free(hands.tasks);
-        let is_passed = nr_free == 0 || !is_changing(hands.tasks, self.block, &blocks, Some(work.task));
+        let nr_free = self.nr_free(context.tasks);
+        let is_passed = nr_free == 0 || !is_changing(context.tasks, self.block, &blocks, Some(work.task));
         let (ticket, is_due) = self.seat.claim_part(blocks, is_passed);
         self.claims.push((ticket, place));
         if !is_passed {
             self.wait_for_free(ticket, nr_free);
         }
         if is_due {
-            self.start(hands, place);
+            self.start(context, place);
         }
     }
 
@@ -301,36 +301,36 @@ impl ReadModifyWrite {
     }
 
     /// Called when a change of whole blocks that waited for a claim needs none.
-    fn set_free(&mut self, hands: &mut Hands<'_>, place: usize) {
-        if let Some(Work { task, what: What::Whole(bio), .. }) = self.works[place].take() {
+    fn set_free(&mut self, context: &mut Context<'_>, place: usize) {
+        if let Some(Work { task, change: Change::Whole(bio), .. }) = self.works[place].take() {
             self.places.push(place);
-            hands.waiting.push_back(bio.with_user_data(self.mark(task)));
+            context.waiting.push_back(bio.with_user_data(self.user_data(task)));
         }
     }
 
     /// Called when the turn of a work has come.
-    fn start(&mut self, hands: &mut Hands<'_>, place: usize) {
+    fn start(&mut self, context: &mut Context<'_>, place: usize) {
         let block = self.block;
         let Some(work) = &mut self.works[place] else { return };
-        let mark = Mark { task: work.task, place: Some(place), epoch: 0 }.bits();
-        let priority = hands.tasks.get(work.task).priority;
-        match &mut work.what {
-            What::Whole(_) => {
-                if let What::Whole(bio) = std::mem::replace(&mut work.what, What::Last) {
-                    hands.waiting.push_back(bio.with_user_data(mark));
+        let user_data = UserData { task: work.task, place: Some(place), epoch: 0 }.bits();
+        let priority = context.tasks.get(work.task).priority;
+        match &mut work.change {
+            Change::Whole(_) => {
+                if let Change::Whole(bio) = std::mem::replace(&mut work.change, Change::Last) {
+                    context.waiting.push_back(bio.with_user_data(user_data));
                 }
             }
-            What::Part(part) => {
+            Change::Part(part) => {
                 let first = (part.bytes.start > work.blocks.start).then_some(work.blocks.start);
                 let last = (part.bytes.end < work.blocks.end).then_some(work.blocks.end - block);
                 for start in [first, last.filter(|last| first != Some(*last))].into_iter().flatten() {
                     part.reads += 1;
-                    let buffer = hands.pool.take_block(block as usize);
-                    let read = Bio::read(start / SECTOR_SIZE as u64, buffer).with_user_data(mark);
-                    hands.waiting.push_back(Bio { priority, ..read });
+                    let buffer = context.pool.take_block(block as usize);
+                    let read = Bio::read(start / SECTOR_SIZE as u64, buffer).with_user_data(user_data);
+                    context.waiting.push_back(Bio { priority, ..read });
                 }
             }
-            What::Last => (),
+            Change::Last => (),
         }
     }
 
@@ -338,16 +338,16 @@ impl ReadModifyWrite {
     ///
     /// COST: a load of a line that is written only when a connection changes a part of a block.
     #[inline]
-    pub(super) fn look(&mut self, hands: &mut Hands<'_>) {
-        let looks = if self.is_wary { self.has_works() || !self.seat.rests() } else { self.seat.has_news() };
+    pub(super) fn look(&mut self, context: &mut Context<'_>) {
+        let looks = if self.is_wary { self.has_works() || !self.seat.rests() } else { self.seat.has_new_claims() };
         if looks {
-            self.look_closely(hands);
+            self.look_closely(context);
         }
     }
 
     #[cold]
-    fn look_closely(&mut self, hands: &mut Hands<'_>) {
-        let (nr_free, block, tasks) = (self.nr_free(hands.tasks), self.block, hands.tasks);
+    fn look_closely(&mut self, context: &mut Context<'_>) {
+        let (nr_free, block, tasks) = (self.nr_free(context.tasks), self.block, context.tasks);
         let mut ready = std::mem::take(&mut self.ready);
         let mut late = Vec::new();
         let has_claims = self.seat.look(&mut ready, |ticket, blocks| {
@@ -360,7 +360,7 @@ impl ReadModifyWrite {
         late.into_iter().for_each(|ticket| self.wait_for_free(ticket, nr_free));
         for ticket in ready.drain(..) {
             if let Some(&(_, place)) = self.claims.iter().find(|(other, _)| *other == ticket) {
-                self.start(hands, place);
+                self.start(context, place);
             }
         }
         self.ready = ready;
@@ -368,7 +368,7 @@ impl ReadModifyWrite {
         while self.claims.len() < MAX_CLAIMS
             && let Some(place) = self.backlog.pop_front()
         {
-            self.claim(hands, place);
+            self.claim(context, place);
         }
         // If a rest has ended just now, claims that came after the look above count as seen.
         let has_claims = has_claims || rested && !self.seat.rests();
@@ -382,8 +382,8 @@ impl ReadModifyWrite {
     /// any more. Returns whether the change is over too, with this operation and status. If not, the task counts the
     /// change again.
     #[cold]
-    pub(super) fn settle(&mut self, hands: &mut Hands<'_>, bio: &mut Bio, status: &mut Status) -> bool {
-        let Mark { place, epoch, task } = Mark::of(bio.user_data);
+    pub(super) fn settle(&mut self, context: &mut Context<'_>, bio: &mut Bio, status: &mut Status) -> bool {
+        let UserData { place, epoch, task } = UserData::of(bio.user_data);
         let Some(place) = place else {
             if changes(bio.op) {
                 self.end_free(epoch);
@@ -391,20 +391,20 @@ impl ReadModifyWrite {
             return true;
         };
         let Some(work) = &mut self.works[place] else { return true };
-        if let What::Part(part) = &mut work.what {
-            part.take_in(work.blocks.start, self.block, bio, *status, hands.pool);
+        if let Change::Part(part) = &mut work.change {
+            part.take_in(work.blocks.start, self.block, bio, *status, context.pool);
             if part.reads > 0 {
                 return false;
             }
-            let What::Part(part) = std::mem::replace(&mut work.what, What::Last) else { return true };
+            let Change::Part(part) = std::mem::replace(&mut work.change, Change::Last) else { return true };
             let Some((sector, failure)) = part.failed else {
                 let flags = changing(part.fua);
                 let write = Bio::write(work.blocks.start / SECTOR_SIZE as u64, part.buffer).with_flags(flags);
-                let write = write.with_user_data(Mark { task, place: Some(place), epoch }.bits());
-                hands.waiting.push_back(Bio { priority: hands.tasks.get(task).priority, ..write });
+                let write = write.with_user_data(UserData { task, place: Some(place), epoch }.bits());
+                context.waiting.push_back(Bio { priority: context.tasks.get(task).priority, ..write });
                 return false;
             };
-            hands.pool.give(part.buffer);
+            context.pool.give(part.buffer);
             (bio.sector, *status) = (sector, failure);
         }
         self.works[place] = None;

@@ -39,10 +39,10 @@ pub(super) struct Task {
     pub(super) skip: usize,
     /// Bytes at the end of the data that the client did not ask for.
     pub(super) surplus: usize,
-    /// Whether the front-end has brought the buffers for the data.
-    pub(super) is_brought: bool,
-    /// The buffers that the front-end has brought, unless an operation has them.
-    pub(super) brought: Buffers,
+    /// Whether the front-end provides the buffers for the data.
+    pub(super) is_external: bool,
+    /// The buffers that the front-end provides, unless an operation has them.
+    pub(super) external: Buffers,
 }
 
 impl Task {

@@ -105,7 +105,7 @@ impl Client {
     }
 
     /// Does a request with the guest's memory. Returns the cause of its failure, and the buffers.
-    fn do_brought(&mut self, ask: Ask, offset: u64, mut buffers: Buffers) -> (Option<Cause>, Buffers) {
+    fn do_external(&mut self, ask: Ask, offset: u64, mut buffers: Buffers) -> (Option<Cause>, Buffers) {
         let request = Request::new(ask, offset, buffers.len() as u64, 7);
         let id = self.session.take_external(&request, &mut buffers).expect("there is room");
         assert!(matches!(buffers, Buffers::None));
@@ -149,12 +149,12 @@ fn data_goes_from_and_to_the_memory_that_was_brought() {
             .for_each(|to| *to = bytes.next().expect("as many as there are"));
         guest.bytes()[whole..].fill(0);
         let nr_steps = client.nr_steps;
-        let (failure, buffers) = client.do_brought(Ask::Write { fua: false }, 4096, out);
+        let (failure, buffers) = client.do_external(Ask::Write { fua: false }, 4096, out);
         assert!(client.nr_steps - nr_steps >= len / most, "an operation in each step at most");
         assert_eq!(failure, None);
         assert!(buffers.iter().count() > 0, "they come back");
         let into = pieces(&guest, whole, len);
-        assert_eq!(client.do_brought(Ask::Read, 4096, into).0, None);
+        assert_eq!(client.do_external(Ask::Read, 4096, into).0, None);
         let [written, read] = [0, whole].map(|from| guest.bytes()[from..from + len].to_vec());
         assert!(written == read, "{len} bytes");
         // The same in short requests, none of which is cut.
@@ -171,17 +171,17 @@ fn data_goes_from_and_to_the_memory_that_was_brought() {
 /// Red if a request is accepted whose buffers are not whole blocks, or not as many as it says; if what the queue
 /// refuses is not told; or if there is a place for more requests than the bounds allow.
 #[test]
-fn what_cannot_be_done_with_brought_memory_is_refused() {
+fn what_cannot_be_done_with_external_memory_is_refused() {
     let engine = engine("ram,size=1M,bs=4K");
     let mut client = Client::new(&engine, FrontEnd::VhostUser, 8);
     let guest = Guest::new(MIB);
     let one = |len| Buffers::One(guest.buffer(0, len));
     for (offset, len) in [(0, 512), (512, 4096), (MIB as u64, 4096), (u64::MAX - 4095, 4096)] {
-        let (cause, buffers) = client.do_brought(Ask::Write { fua: false }, offset, one(len));
+        let (cause, buffers) = client.do_external(Ask::Write { fua: false }, offset, one(len));
         assert_eq!(cause, Some(Cause::Invalid), "{len} bytes at {offset}");
         assert_eq!(buffers.len(), len, "the memory comes back");
     }
-    assert_eq!(client.do_brought(Ask::Flush, 0, one(4096)).0, Some(Cause::Invalid));
+    assert_eq!(client.do_external(Ask::Flush, 0, one(4096)).0, Some(Cause::Invalid));
     assert_eq!(engine.clients.list()[0].memory, 0, "nothing of the engine's memory is used");
     let request = Request::new(Ask::Read, 0, 4096, 0);
     for taken in 0..9 {
@@ -207,7 +207,7 @@ fn a_device_that_keeps_nothing_reads_as_zeroes() {
     for len in [4096, 4 * MIB] {
         guest.bytes().fill(7);
         let parts = [guest.buffer(512, 512), guest.buffer(MIB, len - 512)];
-        let (failure, buffers) = client.do_brought(Ask::Read, 0, Buffers::Many(parts.into()));
+        let (failure, buffers) = client.do_external(Ask::Read, 0, Buffers::Many(parts.into()));
         assert_eq!(failure, None);
         drop(buffers);
         let is_read = |at: usize| (512..1024).contains(&at) || (MIB..MIB + len - 512).contains(&at);
@@ -256,7 +256,7 @@ fn nothing_behind_the_last_byte_is_told_done() {
     for (offset, len, expected) in [(0, 512, None), (512, 512, Some(Cause::Invalid)), (0, 1024, Some(Cause::Invalid))] {
         for ask in [Ask::Read, write] {
             let buffers = Buffers::One(guest.buffer(0, len));
-            assert_eq!(client.do_brought(ask, offset, buffers).0, expected, "{ask:?}, {len} bytes at {offset}");
+            assert_eq!(client.do_external(ask, offset, buffers).0, expected, "{ask:?}, {len} bytes at {offset}");
         }
         let zeroes = Ask::WriteZeroes { fua: false, no_hole: false, fast: true };
         for ask in [Ask::Read, write, Ask::Discard { fua: false }, zeroes] {
@@ -275,10 +275,10 @@ fn nothing_behind_the_last_byte_is_told_done() {
     }
 }
 
-/// Red if a write of whole blocks with brought memory does not take its turn at a block of which a client of another
+/// Red if a write of whole blocks with external memory does not take its turn at a block of which a client of another
 /// front-end changes a part: the part's write, which has read the block before, would undo it.
 #[test]
-fn brought_memory_takes_its_turn_at_blocks_that_others_change_in_part() {
+fn external_memory_takes_its_turn_at_blocks_that_others_change_in_part() {
     let engine = engine("ram,size=1M,bs=4K");
     let [mut part, mut whole] = [FrontEnd::Nbd, FrontEnd::VhostUser].map(|front| Client::new(&engine, front, 8));
     let (mut guest, write) = (Guest::new(4096), Ask::Write { fua: false });
@@ -308,7 +308,7 @@ fn brought_memory_takes_its_turn_at_blocks_that_others_change_in_part() {
                 }
             }
         }
-        assert_eq!(whole.do_brought(Ask::Read, 0, Buffers::One(guest.buffer(0, 4096))).0, None);
+        assert_eq!(whole.do_external(Ask::Read, 0, Buffers::One(guest.buffer(0, 4096))).0, None);
         let bytes = guest.bytes();
         let outside = bytes[..512].iter().chain(&bytes[1024..]);
         assert!(outside.copied().all(|byte| byte == !round), "round {round}: the write of the block was undone");

@@ -19,7 +19,7 @@ use crate::nbd::{self, Errno};
 
 /// What a reply needs beside what the engine knows.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Own {
+pub(super) struct ReplyContext {
     cookie: u64,
     /// How many extents are told, if it is a block status.
     nr_extents: usize,
@@ -54,7 +54,7 @@ impl Adapter {
 
     /// Takes a request, if the bounds allow one more. `checked` is the result of its check.
     pub(super) fn take(&mut self, request: &nbd::Request, checked: Result<Command, Failure>) -> Option<TaskId> {
-        let mut own = Own { cookie: request.cookie, nr_extents: 0 };
+        let mut own = ReplyContext { cookie: request.cookie, nr_extents: 0 };
         let ask = match checked {
             Ok(Command::Operation(ask)) => ask,
             Ok(Command::BlockStatus { max_extents }) => {
@@ -91,7 +91,7 @@ impl Adapter {
 
     fn reply(&mut self, id: TaskId, mut failure: Option<Failure>) {
         let Self { terms, session, outbox } = self;
-        let (ask, (offset, length), Own { cookie, nr_extents }) =
+        let (ask, (offset, length), ReplyContext { cookie, nr_extents }) =
             (session.ask(id), session.range(id), *session.own(id));
         let mut head = match ask {
             Ask::Read if terms.has_structured_replies => Head::data(cookie, offset, length as u32),

@@ -352,7 +352,7 @@ impl Transmission {
     fn note_progress(&mut self) {
         if self.reader.end() {
             self.entry.note_reading();
-            self.adapter.session.note_deaf(false);
+            self.adapter.session.note_stalled(false);
         }
     }
 
@@ -360,18 +360,18 @@ impl Transmission {
     fn note_blocked(&mut self) {
         if self.reader.begin() {
             self.entry.note_blocked();
-            self.adapter.session.note_deaf(true);
+            self.adapter.session.note_stalled(true);
         }
     }
 
     /// How long the connection still waits for the client, if there is a limit. An error if the limit has passed.
     /// Without a limit, a client could hold the memory of a reply or of a request for ever.
-    fn check_patience(&self) -> Result<Option<Duration>, Ending> {
+    fn check_stall(&self) -> Result<Option<Duration>, Ending> {
         let Some(limit) = self.stall_timeout else { return Ok(None) };
         let (reader, sender) = (self.reader.left(), self.sender.left());
         match (reader, sender) {
-            (Some(Duration::ZERO), _) => Err(Ending::Deaf(limit)),
-            (_, Some(Duration::ZERO)) => Err(Ending::Mute(limit)),
+            (Some(Duration::ZERO), _) => Err(Ending::StalledReader(limit)),
+            (_, Some(Duration::ZERO)) => Err(Ending::StalledSender(limit)),
             (Some(_), _) if self.reader.has_waited(CLAIM) && self.adapter.session.is_in_the_way() => {
                 Err(Ending::InTheWay(CLAIM))
             }
@@ -427,7 +427,7 @@ impl Transmission {
                 self.sender.begin();
             }
         }
-        let max_sleep = [self.check_patience()?, self.adapter.session.max_sleep()].into_iter().flatten().min();
+        let max_sleep = [self.check_stall()?, self.adapter.session.max_sleep()].into_iter().flatten().min();
         if self.has_output() {
             events |= PollFlags::OUT;
         }

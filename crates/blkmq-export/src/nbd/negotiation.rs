@@ -111,7 +111,7 @@ pub enum Encryption {
 
 /// The state of the negotiation after some bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum Progress {
     /// More bytes are needed.
     Short,
     /// Something was done. There may be more to do.
@@ -132,7 +132,7 @@ pub enum Step {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum Phase {
     Greeted,
     BetweenOptions,
     /// This many bytes of an option that is too long have to be skipped.
@@ -145,7 +145,7 @@ enum State {
 pub struct Negotiation<C: Catalogue + ?Sized> {
     catalogue: Arc<C>,
     encryption: Encryption,
-    state: State,
+    phase: Phase,
     sends_zeroes: bool,
     has_structured_replies: bool,
     /// The export for which `base:allocation` was chosen.
@@ -162,7 +162,7 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
         Self {
             catalogue,
             encryption,
-            state: State::Greeted,
+            phase: Phase::Greeted,
             sends_zeroes: true,
             has_structured_replies: false,
             allocation: None,
@@ -173,54 +173,54 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
 
     /// Does one step with the input that has come and is not used yet. Answers are appended to `output`. Returns how
     /// many bytes were used. No step needs more than [`MAX_OPTION`] bytes in `input`, and the 16 bytes before them.
-    pub fn advance(&mut self, input: &[u8], output: &mut Vec<u8>) -> (usize, Step) {
-        let (used, step) = match self.state {
-            State::Greeted => self.take_flags(input),
-            State::BetweenOptions => self.take_option(input, output),
-            State::Skipping(left) => self.skip(left, input),
-            State::Over => (0, Step::Broken("the negotiation is over".into())),
+    pub fn advance(&mut self, input: &[u8], output: &mut Vec<u8>) -> (usize, Progress) {
+        let (used, step) = match self.phase {
+            Phase::Greeted => self.take_flags(input),
+            Phase::BetweenOptions => self.take_option(input, output),
+            Phase::Skipping(left) => self.skip(left, input),
+            Phase::Over => (0, Progress::Broken("the negotiation is over".into())),
         };
         self.bytes += used as u64;
         let step = match step {
-            Step::On | Step::Short | Step::Secure if self.bytes > MAX_NEGOTIATION => {
-                Step::Broken(format!("more than {MAX_NEGOTIATION} bytes of options"))
+            Progress::On | Progress::Short | Progress::Secure if self.bytes > MAX_NEGOTIATION => {
+                Progress::Broken(format!("more than {MAX_NEGOTIATION} bytes of options"))
             }
             step => step,
         };
-        if !matches!(step, Step::On | Step::Short | Step::Secure) {
-            self.state = State::Over;
+        if !matches!(step, Progress::On | Progress::Short | Progress::Secure) {
+            self.phase = Phase::Over;
         }
         (used, step)
     }
 
-    fn take_flags(&mut self, input: &[u8]) -> (usize, Step) {
-        let Some((flags, _)) = input.split_first_chunk() else { return (0, Step::Short) };
+    fn take_flags(&mut self, input: &[u8]) -> (usize, Progress) {
+        let Some((flags, _)) = input.split_first_chunk() else { return (0, Progress::Short) };
         let flags = u32::from_be_bytes(*flags);
         let known = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
         if flags & !known != 0 {
-            return (4, Step::Broken(format!("the client's flags are {flags:#x}; the server offered {known:#x}")));
+            return (4, Progress::Broken(format!("the client's flags are {flags:#x}; the server offered {known:#x}")));
         }
         self.sends_zeroes = flags & u32::from(handshake::NO_ZEROES) == 0;
-        self.state = State::BetweenOptions;
-        (4, Step::On)
+        self.phase = Phase::BetweenOptions;
+        (4, Progress::On)
     }
 
-    fn take_option(&mut self, input: &[u8], output: &mut Vec<u8>) -> (usize, Step) {
-        let Some((head, rest)) = input.split_first_chunk() else { return (0, Step::Short) };
+    fn take_option(&mut self, input: &[u8], output: &mut Vec<u8>) -> (usize, Progress) {
+        let Some((head, rest)) = input.split_first_chunk() else { return (0, Progress::Short) };
         let (option, length) = match OptionHead::decode(head) {
             Ok(OptionHead { option, len }) => (option, len),
             Err(magic) => {
                 let broken = format!("an option begins with IHAVEOPT, not with {magic:#018x}");
-                return (OptionHead::SIZE, Step::Broken(broken));
+                return (OptionHead::SIZE, Progress::Broken(broken));
             }
         };
         let long = length as usize > MAX_OPTION;
         if !long && rest.len() < length as usize {
-            return (0, Step::Short);
+            return (0, Progress::Short);
         }
         self.options += 1;
         if self.options > MAX_OPTIONS {
-            return (OptionHead::SIZE, Step::Broken(format!("more than {MAX_OPTIONS} options")));
+            return (OptionHead::SIZE, Progress::Broken(format!("more than {MAX_OPTIONS} options")));
         }
         if long {
             return (OptionHead::SIZE, self.refuse_long(option, length, output));
@@ -229,10 +229,10 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
         (OptionHead::SIZE + data.len(), self.answer(option, data, output))
     }
 
-    fn refuse_long(&mut self, option: u32, length: u32, output: &mut Vec<u8>) -> Step {
+    fn refuse_long(&mut self, option: u32, length: u32, output: &mut Vec<u8>) -> Progress {
         if option == options::EXPORT_NAME {
             // This option has no reply that refuses.
-            return Step::Broken(format!("the name of an export has {length} bytes"));
+            return Progress::Broken(format!("the name of an export has {length} bytes"));
         }
         if self.is_withheld(option) {
             withhold(output, option);
@@ -240,14 +240,14 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
             let message = format!("an option has at most {MAX_OPTION} bytes of data, not {length}");
             reply(output, option, option_replies::ERR_TOO_BIG, &[message.as_bytes()]);
         }
-        self.state = State::Skipping(length.into());
-        Step::On
+        self.phase = Phase::Skipping(length.into());
+        Progress::On
     }
 
-    fn skip(&mut self, left: u64, input: &[u8]) -> (usize, Step) {
+    fn skip(&mut self, left: u64, input: &[u8]) -> (usize, Progress) {
         let skipped = left.min(input.len() as u64);
-        self.state = if skipped == left { State::BetweenOptions } else { State::Skipping(left - skipped) };
-        (skipped as usize, if skipped == 0 { Step::Short } else { Step::On })
+        self.phase = if skipped == left { Phase::BetweenOptions } else { Phase::Skipping(left - skipped) };
+        (skipped as usize, if skipped == 0 { Progress::Short } else { Progress::On })
     }
 
     /// Whether the client has to ask for encryption before this option is accepted.
@@ -255,20 +255,20 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
         self.encryption == Encryption::Required && !matches!(option, options::ABORT | options::STARTTLS)
     }
 
-    fn answer(&mut self, option: u32, data: &[u8], output: &mut Vec<u8>) -> Step {
+    fn answer(&mut self, option: u32, data: &[u8], output: &mut Vec<u8>) -> Progress {
         if self.is_withheld(option) {
             if option == options::EXPORT_NAME {
                 // This option has no reply that refuses.
-                return Step::Broken("the client asked for an export without TLS, which is required".into());
+                return Progress::Broken("the client asked for an export without TLS, which is required".into());
             }
             withhold(output, option);
-            return Step::On;
+            return Progress::On;
         }
         match option {
             options::EXPORT_NAME => return self.export_name(data, output),
             options::ABORT => {
                 reply(output, option, option_replies::ACK, &[]);
-                return Step::Aborted;
+                return Progress::Aborted;
             }
             options::LIST if data.is_empty() => self.list(output),
             options::STRUCTURED_REPLY if data.is_empty() => {
@@ -283,10 +283,10 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
             }
             _ => reply(output, option, option_replies::ERR_UNSUP, &[b"the server does not know this option"]),
         }
-        Step::On
+        Progress::On
     }
 
-    fn start_tls(&mut self, output: &mut Vec<u8>) -> Step {
+    fn start_tls(&mut self, output: &mut Vec<u8>) -> Progress {
         let option = options::STARTTLS;
         match self.encryption {
             Encryption::Off => reply(output, option, option_replies::ERR_POLICY, &[b"the server does without TLS"]),
@@ -297,10 +297,10 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
                 self.encryption = Encryption::On;
                 self.has_structured_replies = false;
                 self.allocation = None;
-                return Step::Secure;
+                return Progress::Secure;
             }
         }
-        Step::On
+        Progress::On
     }
 
     fn find(&self, name: &[u8]) -> Option<usize> {
@@ -320,16 +320,16 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
         if self.has_structured_replies { offer.flags | transmission::SEND_DF } else { offer.flags }
     }
 
-    fn export_name(&self, name: &[u8], output: &mut Vec<u8>) -> Step {
+    fn export_name(&self, name: &[u8], output: &mut Vec<u8>) -> Progress {
         let Some(export) = self.find(name) else {
-            return Step::Broken(format!("there is no export {:?}", String::from_utf8_lossy(name)));
+            return Progress::Broken(format!("there is no export {:?}", String::from_utf8_lossy(name)));
         };
         if let Some(refusal) = self.catalogue.refusal(export) {
             self.catalogue.note_refusal(&refusal);
-            return Step::Refused;
+            return Progress::Refused;
         }
         if self.catalogue.admit(export).is_err() {
-            return Step::Refused;
+            return Progress::Refused;
         }
         let offer = self.catalogue.offer(export);
         output.extend(offer.size.to_be_bytes());
@@ -337,7 +337,7 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
         if self.sends_zeroes {
             output.extend([0; NR_ZEROES]);
         }
-        Step::Chosen(self.agreement(export, offer))
+        Progress::Chosen(self.agreement(export, offer))
     }
 
     fn list(&self, output: &mut Vec<u8>) {
@@ -348,25 +348,25 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
         reply(output, options::LIST, option_replies::ACK, &[]);
     }
 
-    fn export_info(&self, option: u32, data: &[u8], output: &mut Vec<u8>) -> Step {
+    fn export_info(&self, option: u32, data: &[u8], output: &mut Vec<u8>) -> Progress {
         let Some(Inquiry { name, wanted }) = Inquiry::decode(data) else {
             invalid(output, option, "the data is a name, a count, and so many kinds of information");
-            return Step::On;
+            return Progress::On;
         };
         let Some(export) = self.find(name.as_bytes()) else {
             unknown(output, option, name);
-            return Step::On;
+            return Progress::On;
         };
         if let Some(refusal) = self.catalogue.refusal(export) {
             self.catalogue.note_refusal(&refusal);
             refuse(output, option, &refusal);
-            return Step::On;
+            return Progress::On;
         }
         if option == options::GO
             && let Err(NotAdmitted(why)) = self.catalogue.admit(export)
         {
             reply(output, option, option_replies::ERR_POLICY, &[why.as_bytes()]);
-            return Step::On;
+            return Progress::On;
         }
         let offer = self.catalogue.offer(export);
         let mut inform = |info: Info<'_>| reply(output, option, option_replies::INFO, &[&info.encode()]);
@@ -380,7 +380,7 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
         // The sizes are also sent to a client that does not ask: longer requests will be refused.
         inform(Info::BlockSize { minimum: MINIMUM, preferred: offer.preferred, maximum: offer.maximum });
         reply(output, option, option_replies::ACK, &[]);
-        if option == options::GO { Step::Chosen(self.agreement(export, offer)) } else { Step::On }
+        if option == options::GO { Progress::Chosen(self.agreement(export, offer)) } else { Progress::On }
     }
 
     fn contexts(&mut self, option: u32, data: &[u8], output: &mut Vec<u8>) {

@@ -37,7 +37,8 @@ pub(super) fn serve(shared: &Arc<Shared>, socket: OwnedFd, peer: String, source:
     // No thread joins this thread. This thread gives back its place last, after it has released the queues.
     let serve = move || {
         let _registration = registration;
-        // A variable of the closure's body, so that it is dropped before `_registration`. What is captured is dropped later.
+        // A variable of the closure's body, so that it is dropped before `_registration`. What is captured is dropped
+        // later.
         let shared = shared;
         serve_alone(&shared, socket, entry);
     };

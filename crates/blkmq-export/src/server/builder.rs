@@ -241,7 +241,7 @@ impl Bound {
         let is_secure = builder.tls.as_ref().is_some_and(Tls::is_required);
         let uris_of = |listener: &Listener| names.clone().map(|name| listener.uri(is_secure, name)).collect::<Vec<_>>();
         let uris = listeners.iter().flat_map(uris_of).collect();
-        let (journal, teller) = Journal::start(builder.log, "nbd log").map_err(StartError::System)?;
+        let (journal, log_thread) = Journal::start(builder.log, "nbd log").map_err(StartError::System)?;
         let engine = Engine::new(builder.exports, builder.bounds, memory, max_connections, bell, journal);
         let shared = Arc::new(Shared {
             engine: Arc::new(engine),
@@ -257,6 +257,6 @@ impl Bound {
         };
         let thread = thread::Builder::new().name("nbd accept".into());
         let acceptor = Some(thread.spawn(accept).map_err(StartError::System)?);
-        Ok(Server { shared, uris, listeners: shares, acceptor, teller })
+        Ok(Server { shared, uris, listeners: shares, acceptor, log_thread })
     }
 }

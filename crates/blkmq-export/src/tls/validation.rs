@@ -22,7 +22,7 @@ const VERIFIED: RangeInclusive<usize> = 2048..=8192;
 /// Why a certificate cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Unfit(String);
+pub(super) struct Unusable(String);
 
 /// A reader for the fields of a sequence in DER.
 fn fields(bytes: &[u8]) -> Option<SliceReader<'_>> {
@@ -68,39 +68,41 @@ fn inner(bytes: &[u8]) -> der::Result<Option<&[u8]>> {
 
 /// Checks a certificate whose signatures are verified: an authority's or a client's. A certificate that cannot be read
 /// is accepted here, because the library refuses it later.
-pub(super) fn check(certificate: &CertificateDer<'_>) -> Result<(), Unfit> {
+pub(super) fn check(certificate: &CertificateDer<'_>) -> Result<(), Unusable> {
     let Ok(certificate) = Certificate::from_der(certificate) else { return Ok(()) };
     check_version(&certificate)?;
     match rsa_bits(&certificate) {
         Some(bits) if !VERIFIED.contains(&bits) => {
             let (least, most) = VERIFIED.into_inner();
-            Err(Unfit(format!("its RSA key has {bits} bits; RSA keys of {least} to {most} bits can be verified")))
+            Err(Unusable(format!("its RSA key has {bits} bits; RSA keys of {least} to {most} bits can be verified")))
         }
         _ => Ok(()),
     }
 }
 
 /// Checks the version of a server's own certificate, which clients verify.
-pub(super) fn check_own(certificate: &CertificateDer<'_>) -> Result<(), Unfit> {
+pub(super) fn check_own(certificate: &CertificateDer<'_>) -> Result<(), Unusable> {
     Certificate::from_der(certificate).map_or(Ok(()), |certificate| check_version(&certificate))
 }
 
-fn check_version(certificate: &Certificate) -> Result<(), Unfit> {
+fn check_version(certificate: &Certificate) -> Result<(), Unusable> {
     let number = match certificate.tbs_certificate().version() {
         Version::V3 => return Ok(()),
         Version::V2 => 2,
         Version::V1 => 1,
     };
-    Err(Unfit(format!(
+    Err(Unusable(format!(
         "it is a certificate of X.509 version {number}, which does not say what it is for; version 3 is needed, which \
          'openssl x509 -req' makes with -extfile"
     )))
 }
 
 /// Checks a server's own key.
-pub(super) fn check_key(key: &PrivateKeyDer<'_>) -> Result<(), Unfit> {
+pub(super) fn check_key(key: &PrivateKeyDer<'_>) -> Result<(), Unusable> {
     match rsa_bits_of_private(key) {
-        Some(bits) if !SIGNING.contains(&bits) => Err(Unfit(format!("the RSA key has {bits} bits; {}", usable_keys()))),
+        Some(bits) if !SIGNING.contains(&bits) => {
+            Err(Unusable(format!("the RSA key has {bits} bits; {}", usable_keys())))
+        }
         _ => Ok(()),
     }
 }
@@ -114,7 +116,7 @@ pub(super) fn usable_keys() -> String {
 }
 
 /// Checks that a list of revoked certificates is not past its date.
-pub(super) fn check_date(list: &CertificateRevocationListDer<'_>) -> Result<(), Unfit> {
+pub(super) fn check_date(list: &CertificateRevocationListDer<'_>) -> Result<(), Unusable> {
     let Ok(list) = CertificateList::<Rfc5280>::from_der(list) else { return Ok(()) };
     let Some(next) = list.tbs_cert_list.next_update else { return Ok(()) };
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
@@ -122,7 +124,7 @@ pub(super) fn check_date(list: &CertificateRevocationListDer<'_>) -> Result<(), 
         return Ok(());
     }
     let date = next.to_date_time();
-    Err(Unfit(format!(
+    Err(Unusable(format!(
         "the list of revoked certificates was good until {date}, so who was revoked since is not known; put the \
          authority's next list in its place"
     )))

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 
 use blkmq::driver::spec;
 use blkmq::{IoPriority, RequestQueue};
-use blkmq_engine::{Bounds, Cause, Engine, Export, FrontEnd, Journal, Kind, Level, Teller, least_memory};
+use blkmq_engine::{Bounds, Cause, Engine, Export, FrontEnd, Journal, Kind, Level, LogThread, least_memory};
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserInflight, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
@@ -37,7 +37,7 @@ const APART: u64 = 0x20000;
 pub(super) struct Served {
     pub(super) engine: Arc<Engine>,
     server: Option<Server>,
-    teller: Teller,
+    log_thread: LogThread,
     pub(super) folder: tempfile::TempDir,
     pub(super) lines: Arc<Mutex<Vec<(Level, String)>>>,
 }
@@ -55,11 +55,11 @@ impl Served {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&lines);
         let log = move |level: Level, line: &str| kept.lock().unwrap().push((level, line.to_owned()));
-        let (journal, teller) = Journal::start(Arc::new(log), "log").unwrap();
+        let (journal, log_thread) = Journal::start(Arc::new(log), "log").unwrap();
         let bell = Arc::new(EventFd::new().unwrap());
         let engine = Arc::new(Engine::new(vec![export], Bounds::default(), least_memory(1), 1, bell, journal));
         let server = Server::start(vec![device], &engine).unwrap();
-        Self { engine, server: Some(server), teller, folder, lines }
+        Self { engine, server: Some(server), log_thread, folder, lines }
     }
 
     pub(super) fn socket(&self) -> std::path::PathBuf {
@@ -79,7 +79,7 @@ impl Served {
     fn end(&mut self) {
         self.engine.stop.drain();
         self.server.take().unwrap().wait();
-        self.engine.end_log(&self.teller);
+        self.engine.end_log(&self.log_thread);
     }
 
     /// Connects a machine with one ring, which has agreed on all features but these.

@@ -216,7 +216,11 @@ fn who_may_use_an_export_is_said_there_or_for_all_and_must_be_where_certificates
         plan.exports.into_iter().map(|export| export.allow).collect::<Vec<_>>()
     };
     let only = |user, writes| {
-        Some(Allow::Listed(vec![blkmq_export::Permit { who: blkmq_export::Who::User(user), writes, priority: None }]))
+        Some(Allow::Listed(vec![blkmq_export::Permit {
+            who: blkmq_export::Identity::User(user),
+            writes,
+            priority: None,
+        }]))
     };
     assert_eq!(users(&[]), [only(8, true), only(7, false)]);
     assert_eq!(users(&["--allow", "any"]), [only(8, true), Some(Allow::Anybody)]);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use blkmq::{Bio, Buffers, Op};
 
-use super::{ReadModifyWrite, What, Work};
+use super::{Change, ReadModifyWrite, Work};
 
 /// How often the others are asked whether they look.
 const EVERY: Duration = Duration::from_secs(5);
@@ -18,12 +18,12 @@ const MISSES: u8 = 6;
 
 /// How long a change has waited for others.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct StallTimer {
     next: Instant,
     misses: u8,
 }
 
-impl Watch {
+impl StallTimer {
     pub(super) fn new() -> Self {
         Self { next: Instant::now() + EVERY, misses: 0 }
     }
@@ -32,10 +32,10 @@ impl Watch {
 impl Work {
     /// Whether its turn has not come.
     fn waits(&self) -> bool {
-        match &self.what {
-            What::Whole(_) => true,
-            What::Part(part) => part.reads == 0,
-            What::Last => false,
+        match &self.change {
+            Change::Whole(_) => true,
+            Change::Part(part) => part.reads == 0,
+            Change::Last => false,
         }
     }
 }
@@ -47,7 +47,7 @@ impl ReadModifyWrite {
             return None;
         }
         let works = self.claims.iter().filter_map(|(_, place)| self.works[*place].as_ref());
-        let next = works.filter(|work| work.waits()).map(|work| work.watch.next).min()?;
+        let next = works.filter(|work| work.waits()).map(|work| work.timer.next).min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
@@ -56,25 +56,25 @@ impl ReadModifyWrite {
     pub(in super::super) fn give_up(&mut self, now: Instant) -> Option<Bio> {
         for at in 0..self.claims.len() {
             let (ticket, place) = self.claims[at];
-            let Some(work) = self.works[place].as_mut().filter(|work| work.waits() && work.watch.next <= now) else {
+            let Some(work) = self.works[place].as_mut().filter(|work| work.waits() && work.timer.next <= now) else {
                 continue;
             };
-            work.watch.next = now + EVERY;
-            work.watch.misses = if self.seat.ask(ticket, now, EVERY / 2) { work.watch.misses + 1 } else { 0 };
-            if work.watch.misses < MISSES {
+            work.timer.next = now + EVERY;
+            work.timer.misses = if self.seat.ask(ticket, now, EVERY / 2) { work.timer.misses + 1 } else { 0 };
+            if work.timer.misses < MISSES {
                 continue;
             }
             let work = self.works[place].take()?;
             self.claims.swap_remove(at);
             self.places.push(place);
             self.seat.end(ticket);
-            let (sector, buffers) = match work.what {
-                What::Whole(bio) => (bio.sector, bio.buffers),
-                What::Part(part) => (work.blocks.start / blkmq::SECTOR_SIZE as u64, part.buffer.into()),
-                What::Last => (0, Buffers::None),
+            let (sector, buffers) = match work.change {
+                Change::Whole(bio) => (bio.sector, bio.buffers),
+                Change::Part(part) => (work.blocks.start / blkmq::SECTOR_SIZE as u64, part.buffer.into()),
+                Change::Last => (0, Buffers::None),
             };
             // Not of a kind that changes anything: it is no free change that others wait for.
-            return Some(Bio::new(Op::Read, sector, 0, buffers).with_user_data(self.mark(work.task)));
+            return Some(Bio::new(Op::Read, sector, 0, buffers).with_user_data(self.user_data(work.task)));
         }
         None
     }

@@ -89,22 +89,22 @@ impl Bench {
         Self { tasks, task, pool, waiting: VecDeque::new() }
     }
 
-    fn hands(&mut self) -> Hands<'_> {
-        Hands { tasks: &self.tasks, pool: &mut self.pool, waiting: &mut self.waiting }
+    fn context(&mut self) -> Context<'_> {
+        Context { tasks: &self.tasks, pool: &mut self.pool, waiting: &mut self.waiting }
     }
 
     /// Changes the block that begins at this byte.
     fn change(&mut self, rmw: &mut ReadModifyWrite, start: u64) {
         self.tasks.get_mut(self.task).outstanding += 1;
-        let bio = Bio::discard(start / SECTOR_SIZE as u64, 8).with_user_data(rmw.mark(self.task));
-        rmw.change_whole(&mut self.hands(), bio);
+        let bio = Bio::discard(start / SECTOR_SIZE as u64, 8).with_user_data(rmw.user_data(self.task));
+        rmw.change_whole(&mut self.context(), bio);
     }
 
     /// Tells that the device has done this many of the changes that wait for it.
     fn settle(&mut self, rmw: &mut ReadModifyWrite, changes: usize) {
         for _ in 0..changes {
             let (mut bio, mut status) = (self.waiting.pop_front().expect("it has begun"), Status::Ok);
-            assert!(rmw.settle(&mut self.hands(), &mut bio, &mut status));
+            assert!(rmw.settle(&mut self.context(), &mut bio, &mut status));
             self.tasks.get_mut(self.task).outstanding -= 1;
         }
     }
@@ -117,13 +117,13 @@ impl Bench {
 fn a_change_that_waits_for_a_claim_comes_before_one_that_comes_later() {
     let (mut first, [ticket, other], mut rmw, mut bench) = crowded();
     first.end(ticket);
-    rmw.look(&mut bench.hands());
+    rmw.look(&mut bench.context());
     assert_eq!(bench.waiting.len(), MAX_CLAIMS);
     bench.settle(&mut rmw, 1);
     // A part of this block is claimed, so this change needs a claim too.
     bench.change(&mut rmw, 8192);
     assert_eq!((rmw.claims.len(), rmw.backlog.len()), (MAX_CLAIMS - 1, 2));
-    rmw.look(&mut bench.hands());
+    rmw.look(&mut bench.context());
     assert_eq!((rmw.claims.len(), rmw.backlog.len()), (MAX_CLAIMS, 0));
     let sectors: Vec<_> = bench.waiting.iter().map(|bio| bio.sector).collect();
     assert_eq!(sectors, [0; MAX_CLAIMS], "the one that waited has found its block free");
@@ -136,18 +136,18 @@ fn a_change_that_waits_for_a_claim_comes_before_one_that_comes_later() {
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn a_connection_whose_rest_has_ended_within_a_look_looks_again() {
     let (mut first, [ticket, other], mut rmw, mut bench) = crowded();
-    rmw.look(&mut bench.hands());
+    rmw.look(&mut bench.context());
     assert!(rmw.seat.rests(), "all it has waits for others");
     first.end(other);
     first.end(ticket);
-    rmw.look(&mut bench.hands());
+    rmw.look(&mut bench.context());
     bench.settle(&mut rmw, MAX_CLAIMS);
     assert!(rmw.seat.rests());
     // No claim is left, so the last change needs none.
-    rmw.look(&mut bench.hands());
+    rmw.look(&mut bench.context());
     assert!(!rmw.seat.rests() && !rmw.has_works() && bench.waiting.len() == 1);
     assert!(rmw.is_wary());
-    rmw.look(&mut bench.hands());
+    rmw.look(&mut bench.context());
     assert!(!rmw.is_wary(), "there is nothing to be seen");
 }
 
@@ -161,14 +161,14 @@ fn a_change_of_a_part_has_the_priority_of_its_request() {
     bench.tasks.get_mut(task).priority = priority;
     bench.tasks.get_mut(task).outstanding += 1;
     let buffer = bench.pool.take(8192).unwrap();
-    rmw.change_part(&mut bench.hands(), task, 512..8000, buffer, false);
+    rmw.change_part(&mut bench.context(), task, 512..8000, buffer, false);
     for ops in [&[Op::Read, Op::Read][..], &[Op::Write]] {
-        rmw.look(&mut bench.hands());
+        rmw.look(&mut bench.context());
         let bios: Vec<_> = bench.waiting.drain(..).collect();
         assert_eq!(bios.iter().map(|bio| bio.op).collect::<Vec<_>>(), ops);
         for mut bio in bios {
             assert_eq!(bio.priority, priority, "{:?}", bio.op);
-            let is_over = rmw.settle(&mut bench.hands(), &mut bio, &mut Status::Ok);
+            let is_over = rmw.settle(&mut bench.context(), &mut bio, &mut Status::Ok);
             assert_eq!(is_over, bio.op == Op::Write);
         }
     }
@@ -178,9 +178,9 @@ fn a_change_of_a_part_has_the_priority_of_its_request() {
 #[test]
 fn what_an_operation_is_for_comes_back_with_it_and_epochs_go_round() {
     for (place, epoch) in [(None, 0), (Some(0), 1), (Some((1 << PLACE_BITS) - 2), (1 << EPOCH_BITS) - 1)] {
-        let mark = Mark { task: 0x8001, place, epoch };
-        assert_eq!(Mark::of(mark.bits()), mark);
-        assert_eq!(mark.bits() as TaskId, mark.task);
+        let user_data = UserData { task: 0x8001, place, epoch };
+        assert_eq!(UserData::of(user_data.bits()), user_data);
+        assert_eq!(user_data.bits() as TaskId, user_data.task);
     }
     let last = (1 << EPOCH_BITS) - 1;
     assert!(is_before(0, 1) && is_before(last, 0) && is_before(last - 5, 3));
@@ -200,7 +200,7 @@ fn a_change_fails_if_a_thread_is_stuck_and_waits_for_a_device_that_is_slow() {
         assert_eq!(beside.waiting.len(), 1, "it is free");
         let (task, buffer) = (bench.task, bench.pool.take_block(4096));
         bench.tasks.get_mut(task).outstanding += 1;
-        own.change_part(&mut bench.hands(), task, 512..1024, buffer, false);
+        own.change_part(&mut bench.context(), task, 512..1024, buffer, false);
         // A change of the whole block waits too.
         bench.change(&mut own, 0);
         assert!(own.max_sleep().is_some_and(|left| left > Duration::ZERO));
@@ -208,7 +208,7 @@ fn a_change_fails_if_a_thread_is_stuck_and_waits_for_a_device_that_is_slow() {
         let mut given_up = Vec::new();
         for nr in 1..20 {
             if !is_stuck {
-                other.look(&mut beside.hands());
+                other.look(&mut beside.context());
             }
             let now = begin + 6 * nr * Duration::from_secs(1);
             given_up.extend(std::iter::from_fn(|| own.give_up(now)).map(|bio| (nr, bio.op, bio.buffers.len())));
@@ -220,7 +220,7 @@ fn a_change_fails_if_a_thread_is_stuck_and_waits_for_a_device_that_is_slow() {
             assert_eq!(given_up, []);
             beside.settle(&mut other, 1);
         }
-        own.look(&mut bench.hands());
+        own.look(&mut bench.context());
         let begun: Vec<_> = bench.waiting.iter().map(|bio| bio.op).collect();
         assert_eq!(begun, [if is_stuck { Op::Discard } else { Op::Read }]);
     }

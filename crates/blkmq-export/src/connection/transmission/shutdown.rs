@@ -53,7 +53,7 @@ impl Transmission {
                 self.note_progress();
             }
             self.note_blocked();
-            self.check_patience()?;
+            self.check_stall()?;
             if self.stop.phase() == Phase::Stopped {
                 return Err(Ending::Stopped);
             }

@@ -27,7 +27,7 @@ fn begun_with(encryption: Encryption, flags: u32) -> Negotiation<[Offer]> {
     let mut output = Vec::new();
     let mut negotiation = Negotiation::begin(offers(), encryption, &mut output);
     assert_eq!(output, b"NBDMAGICIHAVEOPT\0\x03");
-    assert_eq!(negotiation.advance(&flags.to_be_bytes(), &mut output), (4, Step::On));
+    assert_eq!(negotiation.advance(&flags.to_be_bytes(), &mut output), (4, Progress::On));
     negotiation
 }
 
@@ -48,7 +48,7 @@ fn replies(mut output: &[u8], option: u32) -> Vec<(u32, Vec<u8>)> {
     replies
 }
 
-fn ask(negotiation: &mut Negotiation<[Offer]>, number: u32, data: &[u8]) -> (Step, Vec<(u32, Vec<u8>)>) {
+fn ask(negotiation: &mut Negotiation<[Offer]>, number: u32, data: &[u8]) -> (Progress, Vec<(u32, Vec<u8>)>) {
     let (input, mut output) = (option(number, data), Vec::new());
     let (used, step) = negotiation.advance(&input, &mut output);
     assert_eq!(used, input.len());
@@ -58,7 +58,7 @@ fn ask(negotiation: &mut Negotiation<[Offer]>, number: u32, data: &[u8]) -> (Ste
 /// The type of the only reply.
 fn only(negotiation: &mut Negotiation<[Offer]>, number: u32, data: &[u8]) -> u32 {
     let (step, replies) = ask(negotiation, number, data);
-    assert_eq!((step, replies.len()), (Step::On, 1));
+    assert_eq!((step, replies.len()), (Progress::On, 1));
     replies[0].0
 }
 
@@ -66,10 +66,10 @@ fn only(negotiation: &mut Negotiation<[Offer]>, number: u32, data: &[u8]) -> u32
 fn unknown_flags_and_magics_break_it() {
     let mut output = Vec::new();
     let mut negotiation = Negotiation::begin(offers(), Encryption::Off, &mut output);
-    assert!(matches!(negotiation.advance(&[0, 0, 0, 4], &mut output), (4, Step::Broken(_))));
-    assert!(matches!(negotiation.advance(&[0, 0, 0, 0], &mut output), (0, Step::Broken(_))), "it stays over");
+    assert!(matches!(negotiation.advance(&[0, 0, 0, 4], &mut output), (4, Progress::Broken(_))));
+    assert!(matches!(negotiation.advance(&[0, 0, 0, 0], &mut output), (0, Progress::Broken(_))), "it stays over");
     let mut negotiation = begun(3);
-    assert!(matches!(negotiation.advance(&[0; 16], &mut output), (16, Step::Broken(_))));
+    assert!(matches!(negotiation.advance(&[0; 16], &mut output), (16, Progress::Broken(_))));
 }
 
 #[test]
@@ -77,9 +77,9 @@ fn nothing_is_used_before_an_option_is_whole() {
     let mut negotiation = begun(3);
     let (input, mut output) = (option(options::GO, &named("disk", &[0, 0])), Vec::new());
     for len in 0..input.len() {
-        assert_eq!(negotiation.advance(&input[..len], &mut output), (0, Step::Short));
+        assert_eq!(negotiation.advance(&input[..len], &mut output), (0, Progress::Short));
     }
-    assert!(matches!(negotiation.advance(&input, &mut output), (_, Step::Chosen(_))));
+    assert!(matches!(negotiation.advance(&input, &mut output), (_, Progress::Chosen(_))));
 }
 
 #[test]
@@ -88,18 +88,18 @@ fn export_name_ends_it_with_or_without_zeroes() {
         let (mut negotiation, mut output) = (begun(flags), Vec::new());
         let (_, step) = negotiation.advance(&option(options::EXPORT_NAME, b"disk"), &mut output);
         let agreement = on_disk(false, false);
-        assert_eq!(step, Step::Chosen(agreement));
+        assert_eq!(step, Progress::Chosen(agreement));
         assert_eq!(output.len(), length);
         assert_eq!(output[..10], [0, 0, 0, 0, 0, 0, 16, 0, 0, 1]);
     }
     let (step, replies) = ask(&mut begun(3), options::EXPORT_NAME, b"nothing");
-    assert!(matches!(step, Step::Broken(_)) && replies.is_empty());
+    assert!(matches!(step, Progress::Broken(_)) && replies.is_empty());
 }
 
 #[test]
 fn abort_is_answered() {
     let (step, replies) = ask(&mut begun(3), options::ABORT, &[]);
-    assert_eq!((step, replies), (Step::Aborted, vec![(option_replies::ACK, vec![])]));
+    assert_eq!((step, replies), (Progress::Aborted, vec![(option_replies::ACK, vec![])]));
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_list_names_every_export() {
         (option_replies::SERVER, named("disk", b"about disk")),
         (option_replies::ACK, vec![]),
     ];
-    assert_eq!((step, &replies[..]), (Step::On, &expected[..]));
+    assert_eq!((step, &replies[..]), (Progress::On, &expected[..]));
     assert_eq!(only(&mut begun(3), options::LIST, &[1]), option_replies::ERR_INVALID);
 }
 
@@ -125,9 +125,9 @@ fn info_tells_what_go_tells_and_go_ends_it() {
         (option_replies::ACK, vec![]),
     ];
     let mut negotiation = begun(3);
-    assert_eq!(ask(&mut negotiation, options::INFO, &wanted), (Step::On, expected.to_vec()));
+    assert_eq!(ask(&mut negotiation, options::INFO, &wanted), (Progress::On, expected.to_vec()));
     let agreement = on_disk(false, false);
-    assert_eq!(ask(&mut negotiation, options::GO, &wanted), (Step::Chosen(agreement), expected.to_vec()));
+    assert_eq!(ask(&mut negotiation, options::GO, &wanted), (Progress::Chosen(agreement), expected.to_vec()));
     for number in [options::INFO, options::GO] {
         assert_eq!(only(&mut begun(3), number, &named("nothing", &[0, 0])), option_replies::ERR_UNKNOWN);
         assert_eq!(only(&mut begun(3), number, &named("disk", &[0, 1])), option_replies::ERR_INVALID);
@@ -142,7 +142,7 @@ fn structured_replies_are_agreed_on_and_bring_df() {
     assert_eq!(only(&mut negotiation, options::STRUCTURED_REPLY, &[]), option_replies::ACK);
     let (step, replies) = ask(&mut negotiation, options::GO, &named("disk", &[0, 0]));
     let agreement = on_disk(true, false);
-    assert_eq!(step, Step::Chosen(agreement));
+    assert_eq!(step, Progress::Chosen(agreement));
     assert_eq!(replies[0].1[10..], (transmission::HAS_FLAGS | transmission::SEND_DF).to_be_bytes());
 }
 
@@ -176,7 +176,7 @@ fn contexts_are_listed_and_chosen_for_one_export() {
     }
     let chosen =
         |negotiation: &mut Negotiation<[Offer]>, name| match ask(negotiation, options::GO, &named(name, &[0, 0])).0 {
-            Step::Chosen(agreement) => agreement.has_allocation,
+            Progress::Chosen(agreement) => agreement.has_allocation,
             step => panic!("{step:?}"),
         };
     assert!(chosen(&mut negotiation, "disk"));
@@ -222,7 +222,7 @@ fn what_is_unknown_or_too_long_is_refused_and_passed_over() {
         let (used, step) = negotiation.advance(&input[at..end], &mut output);
         at += used;
         steps += 1;
-        if step == Step::Short || at == input.len() {
+        if step == Progress::Short || at == input.len() {
             break;
         }
     }
@@ -231,7 +231,7 @@ fn what_is_unknown_or_too_long_is_refused_and_passed_over() {
     let (server, ack) = (option_replies::SERVER, option_replies::ACK);
     assert_eq!(kinds, [option_replies::ERR_TOO_BIG, server, server, ack]);
     let long = [&option(options::EXPORT_NAME, &[])[..12], &u32::MAX.to_be_bytes()].concat();
-    assert!(matches!(begun(3).advance(&long, &mut output), (_, Step::Broken(_))));
+    assert!(matches!(begun(3).advance(&long, &mut output), (_, Progress::Broken(_))));
 }
 
 #[test]
@@ -240,19 +240,19 @@ fn who_goes_on_for_ever_is_dropped() {
     for _ in 0..MAX_OPTIONS {
         assert_eq!(only(&mut negotiation, 4711, &[]), option_replies::ERR_UNSUP);
     }
-    assert!(matches!(ask(&mut negotiation, 4711, &[]), (Step::Broken(_), _)));
+    assert!(matches!(ask(&mut negotiation, 4711, &[]), (Progress::Broken(_), _)));
 
     let mut negotiation = begun(3);
     let mut output = Vec::new();
     let head = [&option(4711, &[])[..12], &u32::MAX.to_be_bytes()].concat();
-    assert_eq!(negotiation.advance(&head, &mut output), (16, Step::On));
+    assert_eq!(negotiation.advance(&head, &mut output), (16, Progress::On));
     let mut sent = 20;
-    while negotiation.advance(&[0; 4096], &mut output).1 == Step::On {
+    while negotiation.advance(&[0; 4096], &mut output).1 == Progress::On {
         sent += 4096;
         assert!(sent <= MAX_NEGOTIATION);
     }
     assert!(sent + 4096 > MAX_NEGOTIATION);
-    assert!(matches!(negotiation.advance(&[], &mut output).1, Step::Broken(_)));
+    assert!(matches!(negotiation.advance(&[], &mut output).1, Progress::Broken(_)));
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn who_asks_for_encryption_gets_it_once_where_there_is_some() {
     for encryption in [Encryption::Offered, Encryption::Required] {
         let mut negotiation = begun_with(encryption, 3);
         assert_eq!(only(&mut negotiation, options::STARTTLS, &[1]), invalid);
-        assert_eq!(ask(&mut negotiation, options::STARTTLS, &[]), (Step::Secure, vec![(ack, vec![])]));
+        assert_eq!(ask(&mut negotiation, options::STARTTLS, &[]), (Progress::Secure, vec![(ack, vec![])]));
         assert_eq!(only(&mut negotiation, options::STARTTLS, &[]), invalid);
         assert_eq!(ask(&mut negotiation, options::LIST, &[]).1.len(), 3);
     }
@@ -285,13 +285,13 @@ fn nothing_but_starting_and_aborting_goes_where_encryption_is_required() {
             assert_eq!(only(&mut negotiation, number, data), required, "option {number}");
         }
         let (long, mut output) = (option(number, &vec![0; MAX_OPTION + 1]), Vec::new());
-        assert_eq!(negotiation.advance(&long[..OptionHead::SIZE], &mut output), (OptionHead::SIZE, Step::On));
-        assert_eq!(negotiation.advance(&long[OptionHead::SIZE..], &mut output), (MAX_OPTION + 1, Step::On));
+        assert_eq!(negotiation.advance(&long[..OptionHead::SIZE], &mut output), (OptionHead::SIZE, Progress::On));
+        assert_eq!(negotiation.advance(&long[OptionHead::SIZE..], &mut output), (MAX_OPTION + 1, Progress::On));
         assert_eq!(replies(&output, number)[0].0, required, "also where the option is too long");
     }
-    assert!(matches!(ask(&mut begun_with(Encryption::Required, 3), options::ABORT, &[]).0, Step::Aborted));
+    assert!(matches!(ask(&mut begun_with(Encryption::Required, 3), options::ABORT, &[]).0, Progress::Aborted));
     let (step, replies) = ask(&mut negotiation, options::EXPORT_NAME, b"disk");
-    assert!(matches!(step, Step::Broken(_)) && replies.is_empty());
+    assert!(matches!(step, Progress::Broken(_)) && replies.is_empty());
 }
 
 /// Red if `start_tls` keeps what was agreed on before.
@@ -304,7 +304,7 @@ fn what_was_agreed_on_in_the_clear_is_forgotten() {
     ask(&mut negotiation, options::STARTTLS, &[]);
     assert_eq!(only(&mut negotiation, options::SET_META_CONTEXT, &query), option_replies::ERR_INVALID);
     let (step, _) = ask(&mut negotiation, options::GO, &named("disk", &[0, 0]));
-    assert_eq!(step, Step::Chosen(on_disk(false, false)));
+    assert_eq!(step, Progress::Chosen(on_disk(false, false)));
 
     let mut negotiation = begun_with(Encryption::Offered, 3);
     only(&mut negotiation, options::STRUCTURED_REPLY, &[]);
@@ -312,5 +312,5 @@ fn what_was_agreed_on_in_the_clear_is_forgotten() {
     ask(&mut negotiation, options::STARTTLS, &[]);
     only(&mut negotiation, options::STRUCTURED_REPLY, &[]);
     let (step, _) = ask(&mut negotiation, options::GO, &named("disk", &[0, 0]));
-    assert_eq!(step, Step::Chosen(on_disk(true, false)));
+    assert_eq!(step, Progress::Chosen(on_disk(true, false)));
 }

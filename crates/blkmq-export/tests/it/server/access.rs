@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use blkmq_export::nbd::{commands, option_replies, options, transmission};
-use blkmq_export::{Allow, Export, Permit, Server, Tls, Who};
+use blkmq_export::{Allow, Export, Identity, Permit, Server, Tls};
 
 use crate::server::client::{Client, named};
 use crate::server::ending::until;
@@ -14,11 +14,11 @@ use crate::server::{builder, queue};
 const NOT_PERMITTED: u32 = 1;
 
 fn certificate(name: &str, writes: bool) -> Permit {
-    Permit { who: Who::Certificate(name.to_owned()), writes, priority: None }
+    Permit { who: Identity::Certificate(name.to_owned()), writes, priority: None }
 }
 
 fn user(user: u32, writes: bool) -> Permit {
-    Permit { who: Who::User(user), writes, priority: None }
+    Permit { who: Identity::User(user), writes, priority: None }
 }
 
 fn export(name: &str, permits: &[Permit]) -> Export {

@@ -81,7 +81,7 @@ fn a_client_that_only_stops_sending_is_answered_by_tcp_too() {
     assert!(client.is_closed());
 }
 
-/// Red (hangs) if `Transmission::check_patience` sets no limit to the time in which a client reads nothing.
+/// Red (hangs) if `Transmission::check_stall` sets no limit to the time in which a client reads nothing.
 #[test]
 fn a_client_that_reads_nothing_is_cut_off_and_others_are_not() {
     for is_tcp in [false, true] {
@@ -97,7 +97,7 @@ fn a_client_that_reads_nothing_is_cut_off_and_others_are_not() {
     }
 }
 
-/// Red (hangs) if `Transmission::check_patience` sets no limit to the time in which a client sends nothing of a request
+/// Red (hangs) if `Transmission::check_stall` sets no limit to the time in which a client sends nothing of a request
 /// that has begun: no other client could have the memory of that request.
 #[test]
 fn a_client_that_stops_within_a_write_is_cut_off() {
@@ -109,7 +109,7 @@ fn a_client_that_stops_within_a_write_is_cut_off() {
     until(|| server.clients().is_empty());
 }
 
-/// Red (hangs) if `Transmission::see_off` does not call `check_patience`: a TCP client that has said goodbye need not
+/// Red (hangs) if `Transmission::see_off` does not call `check_stall`: a TCP client that has said goodbye need not
 /// take what it asked for before.
 #[test]
 fn a_client_that_says_goodbye_and_reads_nothing_is_not_seen_off_for_ever() {

@@ -1,7 +1,7 @@
 //! A request that a server was asked for: its header, its data, and what has become of it.
 //!
-//! Each tag of a connection has an [`Asked`]. It has the request until the request is over, so that the request can be
-//! sent once more, to the next server.
+//! Each tag of a connection has an [`Outstanding`]. It has the request until the request is over, so that the request
+//! can be sent once more, to the next server.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use blkmq_nbd::{self as nbd, command_flags, commands};
 
 /// A request that the server has, or that it gets when it can be reached again.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct Outstanding {
     /// The request, borrowed. `None` while the tag is free.
     borrowed: Option<BorrowedRequest>,
     id: RqId,
@@ -57,7 +57,7 @@ pub(super) fn is_durable(rq: &Request<'_>) -> bool {
     rq.op() == Op::Flush || rq.flags().fua && rq.op() != Op::Read
 }
 
-impl Asked {
+impl Outstanding {
     pub(super) const fn new() -> Self {
         Self {
             borrowed: None,
@@ -214,7 +214,7 @@ mod tests {
 
     /// Answers each request at once with the bytes 0 to 255, again and again, as they might come from a socket.
     #[derive(Debug, Default)]
-    struct Server(Mutex<Vec<Asked>>);
+    struct Server(Mutex<Vec<Outstanding>>);
 
     impl Driver for Server {
         fn name(&self) -> &'static str {
@@ -231,22 +231,22 @@ mod tests {
 
         fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, _: Time) {
             while let Some(mut rq) = batch.next_request() {
-                let mut asked = Asked::new();
-                asked.note(&mut rq, 0);
-                asked.borrow(batch.borrow(rq));
-                lock(&self.0).push(asked);
+                let mut outstanding = Outstanding::new();
+                outstanding.note(&mut rq, 0);
+                outstanding.borrow(batch.borrow(rq));
+                lock(&self.0).push(outstanding);
             }
         }
 
         fn poll(&self, _: u16, done: &mut Done<'_>, _: Time) {
-            for mut asked in lock(&self.0).drain(..) {
-                let bytes: Vec<_> = (0..=255).cycle().take(asked.len + 3).collect();
+            for mut outstanding in lock(&self.0).drain(..) {
+                let bytes: Vec<_> = (0..=255).cycle().take(outstanding.len + 3).collect();
                 let mut at = 0;
                 for piece in bytes.chunks(300) {
-                    at += asked.fill(at, piece);
+                    at += outstanding.fill(at, piece);
                 }
-                assert_eq!(at, asked.len, "what is beyond belongs to the next reply");
-                asked.finish(Status::Ok, done);
+                assert_eq!(at, outstanding.len, "what is beyond belongs to the next reply");
+                outstanding.finish(Status::Ok, done);
             }
         }
     }

@@ -14,13 +14,13 @@ use rustix::fs::fstat;
 
 /// The path by which a file was opened.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct NamedFile {
     path: PathBuf,
     /// Whether the file had a name then. One in memory has none.
     had_name: bool,
 }
 
-impl Place {
+impl NamedFile {
     /// `file` was just opened by this path.
     pub(super) fn new(path: PathBuf, file: impl AsFd) -> Self {
         Self { path, had_name: fstat(file).is_ok_and(|open| open.st_nlink > 0) }
@@ -65,11 +65,11 @@ mod tests {
         let path = folder.path().join("disk");
         let file = File::create(&path).unwrap();
         let open = |file: &File| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let place = Place::new(open(&file), &file);
-        assert_eq!(place.trouble(&file), None);
+        let named = NamedFile::new(open(&file), &file);
+        assert_eq!(named.trouble(&file), None);
         fs::remove_file(&path).unwrap();
-        assert!(place.trouble(&file).is_some_and(|text| text.contains("is lost when the server ends")));
+        assert!(named.trouble(&file).is_some_and(|text| text.contains("is lost when the server ends")));
         let nameless = tempfile::tempfile().unwrap();
-        assert_eq!(Place::new(open(&nameless), &nameless).trouble(&nameless), None);
+        assert_eq!(NamedFile::new(open(&nameless), &nameless).trouble(&nameless), None);
     }
 }

@@ -1,7 +1,7 @@
 //! A hardware queue whose requests are carried out by threads instead of a ring.
 //!
-//! A crew starts requests and takes answers, as a [ring](super::ring) does. The threads themselves are in the
-//! [pool](super::pool). They know calls, and no requests.
+//! The engine of threads starts requests and takes answers, as a [ring](super::ring) does. The threads themselves are
+//! in the [pool](super::pool). They know calls, and no requests.
 
 use std::fmt;
 use std::io;
@@ -19,7 +19,7 @@ use super::transfer::Transfer;
 use crate::{lock, try_lock};
 
 /// Threads, and the requests that they have.
-pub(super) struct Crew {
+pub(super) struct Threads {
     pool: Pool,
     /// Answers that are on their way to the block layer. The thread that takes them has this lock.
     answers: Mutex<Vec<(u16, i32)>>,
@@ -29,13 +29,13 @@ pub(super) struct Crew {
     journal: Option<(u16, Arc<dyn Journal>)>,
 }
 
-impl fmt::Debug for Crew {
+impl fmt::Debug for Threads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Crew").field("pool", &self.pool).finish_non_exhaustive()
+        f.debug_struct("Threads").field("pool", &self.pool).finish_non_exhaustive()
     }
 }
 
-impl Engine for Crew {
+impl Engine for Threads {
     /// All requests fail while the system gives no thread.
     fn start(&self, target: &Target, batch: &mut Batch<'_>, now: Time) {
         if !self.pool.has_thread() {
@@ -74,8 +74,8 @@ impl Engine for Crew {
     }
 }
 
-impl Crew {
-    /// A crew for `depth` requests at once.
+impl Threads {
+    /// Threads for `depth` requests at once.
     ///
     /// # Errors
     /// The system gives no descriptor.
@@ -93,6 +93,6 @@ impl Crew {
         if let Some((hctx, journal)) = &self.journal {
             journal.asked(*hctx, tag, transfer.asked());
         }
-        self.pool.push(Call { tag, what: transfer.what() });
+        self.pool.push(Call { tag, operation: transfer.operation() });
     }
 }

@@ -6,7 +6,7 @@ use crate::clients::Entry;
 
 /// How a client is identified.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Who {
+pub enum Identity {
     /// The name in a certificate that was verified: the common name of its subject, or if it has none, the first of its
     /// alternative names that is text. The name is compared whole. Every authority that the server trusts can give out
     /// every name.
@@ -15,7 +15,7 @@ pub enum Who {
     User(u32),
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Certificate(name) => write!(f, "the certificate {name:?}"),
@@ -24,7 +24,7 @@ impl fmt::Display for Who {
     }
 }
 
-impl Who {
+impl Identity {
     pub(super) fn is(&self, client: &Entry) -> bool {
         match self {
             Self::Certificate(name) => client.is_certified(name),
