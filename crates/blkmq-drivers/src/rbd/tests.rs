@@ -32,10 +32,20 @@ fn is_readable(fd: BorrowedFd<'_>) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("it can be polled") == 1
 }
 
+/// Starts requests, which librbd gets all.
+fn start(harness: &mut Harness<'_>, bios: impl IntoIterator<Item = Bio>) {
+    bios.into_iter().for_each(|bio| harness.push(bio));
+    assert!(harness.issue(Time(0)).is_empty(), "librbd has them");
+}
+
+/// The operations that librbd has, with their ranges.
+fn pending(fake: &Fake) -> Vec<(&'static str, u64, u64)> {
+    fake.pending().iter().map(|pending| (pending.what, pending.start, pending.bytes)).collect()
+}
+
 /// What becomes of one request that librbd answers with this.
 fn status_of(harness: &mut Harness<'_>, fake: &Fake, bio: Bio, result: Option<isize>) -> Status {
-    harness.push(bio);
-    assert!(harness.issue(Time(0)).is_empty());
+    start(harness, [bio]);
     fake.answer(0, result);
     harness.poll(Time(0)).remove(0).1
 }
@@ -48,12 +58,10 @@ fn requests_are_over_in_the_order_of_the_answers() {
     let (fake, rbd) = opened(1 << 20);
     let mut harness = Harness::new(&rbd, 0);
     let pieces = vec![filled(1, 512), filled(2, 1024), filled(3, 512)];
-    harness.push(Bio::write(8, pieces).with_user_data(0));
-    harness.push(Bio::read(8, vec![Buffer::zeroed(1024), Buffer::zeroed(1024)]).with_user_data(1));
-    harness.push(Bio::read(100, Buffer::zeroed(512)).with_user_data(2));
-    assert!(harness.issue(Time(0)).is_empty(), "librbd has them");
-    let asked: Vec<_> = fake.pending().iter().map(|asked| (asked.what, asked.start, asked.bytes)).collect();
-    assert_eq!(asked, [("write", 4096, 2048), ("read", 4096, 2048), ("read", 51200, 512)]);
+    let reads = [Bio::read(8, vec![Buffer::zeroed(1024), Buffer::zeroed(1024)]), Bio::read(100, Buffer::zeroed(512))];
+    let bios = [Bio::write(8, pieces)].into_iter().chain(reads).zip(0..);
+    start(&mut harness, bios.map(|(bio, number)| bio.with_user_data(number)));
+    assert_eq!(pending(&fake), [("write", 4096, 2048), ("read", 4096, 2048), ("read", 51200, 512)]);
     let fd = rbd.ready_fd(0).expect("it has one");
     assert!(!is_readable(fd) && harness.poll(Time(0)).is_empty());
     fake.answer(2, None);
@@ -75,8 +83,7 @@ fn requests_are_over_in_the_order_of_the_answers() {
 fn one_poll_takes_all_answers() {
     let (fake, rbd) = opened(1 << 20);
     let mut harness = Harness::new(&rbd, 0);
-    (0..128).for_each(|number| harness.push(Bio::write(number, filled(number as u8, 512))));
-    assert!(harness.issue(Time(0)).is_empty());
+    start(&mut harness, (0..128).map(|number| Bio::write(number, filled(number as u8, 512))));
     (0..128).rev().for_each(|place| fake.answer(place, None));
     assert_eq!(harness.poll(Time(0)).len(), 128);
     assert!((0..128).all(|number| fake.contents()[number * 512..][..512] == [number as u8; 512]));
@@ -88,16 +95,13 @@ fn one_poll_takes_all_answers() {
 fn every_operation_is_one_of_librbd() {
     let (fake, rbd) = opened(1 << 20);
     let mut harness = Harness::new(&rbd, 0);
-    let keeping = || {
-        let mut bio = Bio::write_zeroes(16, 8);
-        bio.flags.nounmap = true;
-        bio
-    };
-    let bios = [Bio::flush(), Bio::discard(8, 8), Bio::write_zeroes(16, 8), keeping()];
-    bios.into_iter().for_each(|bio| harness.push(bio));
-    assert!(harness.issue(Time(0)).is_empty());
-    let asked: Vec<_> = fake.pending().iter().map(|asked| (asked.what, asked.start, asked.bytes)).collect();
-    assert_eq!(asked, [("flush", 0, 0), ("discard", 4096, 4096), ("zero", 8192, 4096), ("thick zero", 8192, 4096)]);
+    let mut keeping = Bio::write_zeroes(16, 8);
+    keeping.flags.nounmap = true;
+    start(&mut harness, [Bio::flush(), Bio::discard(8, 8), Bio::write_zeroes(16, 8), keeping]);
+    assert_eq!(
+        pending(&fake),
+        [("flush", 0, 0), ("discard", 4096, 4096), ("zero", 8192, 4096), ("thick zero", 8192, 4096)]
+    );
     (0..4).for_each(|_| fake.answer(0, None));
     assert!(harness.poll(Time(0)).iter().all(|(_, status)| status.is_ok()));
 }
@@ -156,9 +160,7 @@ fn nothing_is_written_past_the_end() {
     assert_eq!(rbd.limits().capacity_sectors, 32, "whole sectors count");
     assert_eq!(status_of(&mut harness, &fake, Bio::write(24, filled(1, 4096)), None), Status::Ok);
     // Both are with librbd while the image shrinks. librbd cuts the write off, and says nothing.
-    harness.push(Bio::write(8, filled(2, 8192)));
-    harness.push(Bio::write(0, filled(3, 4096)));
-    assert!(harness.issue(Time(0)).is_empty());
+    start(&mut harness, [Bio::write(8, filled(2, 8192)), Bio::write(0, filled(3, 4096))]);
     fake.resize(8192);
     (0..2).for_each(|_| fake.answer(0, None));
     let statuses: Vec<_> = harness.poll(Time(0)).iter().map(|(_, status)| *status).collect();
@@ -179,8 +181,7 @@ fn nothing_is_written_past_the_end() {
 fn a_request_that_is_late_is_waited_for() {
     let (fake, rbd) = opened(8192);
     let mut harness = Harness::new(&rbd, 0);
-    harness.push(Bio::write(0, filled(1, 512)));
-    assert!(harness.issue(Time(0)).is_empty());
+    start(&mut harness, [Bio::write(0, filled(1, 512))]);
     assert!(harness.expire(0, Time(1)).is_none());
     assert!(matches!(rbd.health(), Health::Away(_)));
     fake.answer(0, None);
@@ -195,8 +196,7 @@ fn a_request_that_is_late_is_waited_for() {
 fn everything_is_closed_when_nothing_is_in_flight() {
     let (fake, rbd) = opened(8192);
     let mut harness = Harness::new(&rbd, 0);
-    (0..2).for_each(|sector| harness.push(Bio::write(sector, filled(1, 512))));
-    assert!(harness.issue(Time(0)).is_empty());
+    start(&mut harness, (0..2).map(|sector| Bio::write(sector, filled(1, 512))));
     // The harness cannot end what the driver takes with it, so its memory stays for ever.
     std::mem::forget(harness);
     fake.answer(1, None);
@@ -225,8 +225,7 @@ fn a_program_that_ends_takes_leave_of_the_image() {
     let (fake, rbd) = opened(8192);
     let mut harness = Harness::new(&rbd, 0);
     let closed = || fake.calls().iter().filter(|call| *call == "close").count();
-    harness.push(Bio::write(0, filled(1, 512)));
-    assert!(harness.issue(Time(0)).is_empty());
+    start(&mut harness, [Bio::write(0, filled(1, 512))]);
     rbd.close();
     assert_eq!(closed(), 0, "librbd has a request");
     fake.answer(0, None);

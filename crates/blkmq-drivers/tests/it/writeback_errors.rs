@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::common::{run, submitter};
+use crate::file::disk_folder;
 use blkmq::driver::Health;
 use blkmq::{Bio, Buffer, Flags, RequestQueue, Status, Submitter};
 use blkmq_drivers::file::{Asked, Config, File, Journal};
+use tempfile::TempDir;
 
 /// Replaces the kernel's answer by an error, once.
 #[derive(Debug)]
@@ -58,16 +60,26 @@ fn is_durable_write(asked: Asked) -> bool {
 }
 
 struct Setting {
-    folder: tempfile::TempDir,
+    folder: TempDir,
     q: RequestQueue,
+}
+
+/// Opens a new file with two hardware queues.
+pub(crate) fn open(journal: Arc<dyn Journal>, change: impl FnOnce(&mut Config)) -> (TempDir, RequestQueue) {
+    let folder = disk_folder();
+    let mut config = Config { size: Some(1 << 20), queues: 2, ..Config::new(folder.path().join("disk")) };
+    change(&mut config);
+    let file = File::open_with_journal(config, journal).expect("the file can be made");
+    (folder, queue(file))
+}
+
+fn queue(file: File) -> RequestQueue {
+    RequestQueue::builder(Arc::new(file)).scheduler("none").build().expect("the device makes sense")
 }
 
 impl Setting {
     fn new(direct: bool, journal: Arc<Failing>) -> Self {
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("the folder for tests is writable");
-        let config = Config { size: Some(1 << 20), direct, queues: 2, ..Config::new(folder.path().join("disk")) };
-        let file = File::open_with_journal(config, journal).expect("the file can be made");
-        let q = RequestQueue::builder(Arc::new(file)).scheduler("none").build().expect("the device makes sense");
+        let (folder, q) = open(journal, |config| config.direct = direct);
         Self { folder, q }
     }
 
@@ -124,7 +136,7 @@ fn after_a_sync_that_failed_no_flush_and_no_fua_is_believed_by_any_ring() {
         let Setting { folder, q } = setting;
         drop(q);
         let file = File::open(Config { direct, ..Config::new(folder.path().join("disk")) }).expect("it is free");
-        let q = RequestQueue::builder(Arc::new(file)).scheduler("none").build().expect("the device makes sense");
+        let q = queue(file);
         assert_eq!(run(&mut submitter(&q), [Bio::flush()]).remove(0).status, Status::Ok);
         assert_eq!(q.driver().health(), Health::Good);
     }
@@ -186,8 +198,6 @@ fn a_durable_write_that_had_no_room_or_met_a_bad_sector_hurts_nobody_else() {
 struct Vanishing(std::path::PathBuf);
 
 impl Journal for Vanishing {
-    fn asked(&self, _hctx: u16, _tag: u16, _asked: Asked) {}
-
     fn answered(&self, _hctx: u16, _tag: u16, _result: i32) -> i32 {
         let file = std::fs::OpenOptions::new().write(true).open(&self.0).expect("it is there");
         file.set_len(0).expect("it can be cut");
@@ -198,11 +208,10 @@ impl Journal for Vanishing {
 /// Red if a disk that is gone counts as full: its client would wait for room.
 #[test]
 fn a_disk_that_is_gone_is_not_full() {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("the folder for tests is writable");
+    let folder = disk_folder();
     let path = folder.path().join("disk");
     let config = Config { size: Some(1 << 20), ..Config::new(&path) };
-    let file = File::open_with_journal(config, Arc::new(Vanishing(path))).expect("the file can be made");
-    let q = RequestQueue::builder(Arc::new(file)).scheduler("none").build().expect("the device makes sense");
+    let q = queue(File::open_with_journal(config, Arc::new(Vanishing(path))).expect("the file can be made"));
     let status = run(&mut submitter(&q), [Bio::write(1024, Buffer::from(&[7; 4096][..]))]).remove(0).status;
     assert_eq!(status, Status::IoError);
     let health = q.driver().health();

@@ -1,5 +1,5 @@
-//! WritebackErrors on a system whose kernel cannot be asked for them, as on an overlay. Here a filter refuses the
-//! system call to the thread of the test.
+//! Writeback errors where the kernel cannot be asked for them, as on an overlay. Here a filter refuses the system call
+//! to the thread of the test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -7,8 +7,9 @@ use std::thread;
 
 use crate::common::{run, submitter};
 use crate::system::filter_of;
+use crate::writeback_errors;
 use blkmq::{Bio, Buffer, Flags, RequestQueue, Status};
-use blkmq_drivers::file::{Asked, Choice, Config, File, Journal};
+use blkmq_drivers::file::{Asked, Choice, Journal};
 use seccompiler::apply_filter;
 use tempfile::TempDir;
 
@@ -17,14 +18,10 @@ fn forbid(call: i64) {
     apply_filter(&filter_of(call)).expect("the kernel has filters");
 }
 
-/// Opens a file with two hardware queues for which the kernel cannot be asked.
+/// Opens a file for which the kernel cannot be asked.
 fn open(engine: Choice, journal: Arc<dyn Journal>) -> (TempDir, RequestQueue) {
     forbid(libc::SYS_sync_file_range);
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("the folder for tests is writable");
-    let config = Config { size: Some(1 << 20), queues: 2, engine, ..Config::new(folder.path().join("disk")) };
-    let file = File::open_with_journal(config, journal).expect("the file can be made");
-    let q = RequestQueue::builder(Arc::new(file)).scheduler("none").build().expect("the device makes sense");
-    (folder, q)
+    writeback_errors::open(journal, |config| config.engine = engine)
 }
 
 /// Holds the answer to the first sync until the test releases it, and makes the answer an error.
@@ -99,13 +96,7 @@ fn no_sync_is_believed_before_one_beside_it_is_answered() {
 #[derive(Debug)]
 struct Nobody;
 
-impl Journal for Nobody {
-    fn asked(&self, _: u16, _: u16, _: Asked) {}
-
-    fn answered(&self, _: u16, _: u16, result: i32) -> i32 {
-        result
-    }
-}
+impl Journal for Nobody {}
 
 /// Red if the thread that takes completions does the sync itself: meanwhile no other thread could take completions of
 /// that ring, or sleep. In this test the thread may not sync, so the refusal would be taken for a loss.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::ptr::without_provenance_mut;
 use std::slice;
-use std::sync::{Arc, Mutex};
+use std::sync::{Mutex, MutexGuard};
 
 use super::ffi::{rados_ioctx_t, rados_t};
 use super::*;
@@ -41,7 +41,8 @@ struct State {
 // SAFETY: the addresses are those of requests that are borrowed, and of what a watch was told; both live meanwhile.
 unsafe impl Send for State {}
 
-static STATES: Mutex<BTreeMap<usize, Arc<Mutex<State>>>> = Mutex::new(BTreeMap::new());
+/// The images, each until the process ends. A handle is the number of one, from 1 on.
+static IMAGES: Mutex<Vec<&Mutex<State>>> = Mutex::new(Vec::new());
 /// The argument and the result of each completion.
 static COMPLETIONS: Mutex<BTreeMap<usize, (usize, isize)>> = Mutex::new(BTreeMap::new());
 
@@ -49,18 +50,13 @@ thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
-fn state(handle: *mut c_void) -> Arc<Mutex<State>> {
-    Arc::clone(lock(&STATES).get(&handle.addr()).expect("the handle is open"))
-}
-
-/// The first number that is free in a table.
-fn free<T>(table: &BTreeMap<usize, T>) -> usize {
-    table.last_key_value().map_or(1, |(last, _)| last + 1)
+fn state(handle: *mut c_void) -> MutexGuard<'static, State> {
+    let image = lock(&IMAGES)[handle.addr() - 1];
+    lock(image)
 }
 
 /// An image, and the cluster that has it.
-#[derive(Clone)]
-pub(in crate::rbd) struct Fake(Arc<Mutex<State>>);
+pub(in crate::rbd) struct Fake(&'static Mutex<State>);
 
 impl Fake {
     /// An image of so many bytes, and the next that this thread opens.
@@ -68,11 +64,11 @@ impl Fake {
         let options = [("rbd_cache", "false"), ("rbd_discard_granularity_bytes", "65536")];
         let string = |text| CString::new(text).expect("there is no byte 0");
         let options = options.map(|(name, value)| (string(name), string(value))).into();
-        let state = Arc::new(Mutex::new(State { contents: vec![0; bytes], options, ..State::default() }));
-        let mut states = lock(&STATES);
-        let number = free(&states);
-        states.insert(number, Arc::clone(&state));
-        CURRENT.set(number);
+        let state = State { contents: vec![0; bytes], options, ..State::default() };
+        let state: &'static _ = Box::leak(Box::new(Mutex::new(state)));
+        let mut images = lock(&IMAGES);
+        images.push(state);
+        CURRENT.set(images.len());
         Self(state)
     }
 
@@ -83,37 +79,37 @@ impl Fake {
 
     /// The next call of this name fails.
     pub(in crate::rbd) fn fail(&self, name: &'static str, errno: c_int) {
-        lock(&self.0).failing.push((name, errno));
+        lock(self.0).failing.push((name, errno));
     }
 
     /// Sets the value of an option.
     pub(in crate::rbd) fn set(&self, name: &str, value: &str) {
         let string = |text| CString::new(text).expect("there is no byte 0");
-        lock(&self.0).options.insert(0, (string(name), string(value)));
+        lock(self.0).options.insert(0, (string(name), string(value)));
     }
 
     pub(in crate::rbd) fn calls(&self) -> Vec<String> {
-        lock(&self.0).calls.clone()
+        lock(self.0).calls.clone()
     }
 
     /// What the image holds.
     pub(in crate::rbd) fn contents(&self) -> Vec<u8> {
-        lock(&self.0).contents.clone()
+        lock(self.0).contents.clone()
     }
 
     pub(in crate::rbd) fn pending(&self) -> Vec<Pending> {
-        lock(&self.0).pending.clone()
+        lock(self.0).pending.clone()
     }
 
     /// Whether there are answers that were not taken.
     pub(in crate::rbd) fn has_answers(&self) -> bool {
-        !lock(&self.0).done.is_empty()
+        !lock(self.0).done.is_empty()
     }
 
     /// Does what was asked for and lies at this place of what is pending, and answers as librbd would; or answers
     /// `result`, if there is one, with nothing done.
     pub(in crate::rbd) fn answer(&self, place: usize, result: Option<isize>) {
-        let mut state = lock(&self.0);
+        let mut state = lock(self.0);
         let pending = state.pending.remove(place);
         let done = result.unwrap_or_else(|| state.perform(&pending));
         lock(&COMPLETIONS).get_mut(&pending.completion).expect("it is not released").1 = done;
@@ -125,8 +121,8 @@ impl Fake {
 
     /// Makes the image larger or smaller, as another program would.
     pub(in crate::rbd) fn resize(&self, bytes: usize) {
-        lock(&self.0).contents.resize(bytes, 0);
-        let watch = lock(&self.0).watch;
+        lock(self.0).contents.resize(bytes, 0);
+        let watch = lock(self.0).watch;
         if let Some((changed, argument)) = watch {
             // SAFETY: there is a watch, so its argument lives.
             unsafe { changed(std::ptr::with_exposed_provenance_mut(argument)) };
@@ -140,6 +136,11 @@ impl State {
     /// A call that may be one that fails.
     fn call(&mut self, name: &'static str, more: &str) -> c_int {
         self.calls.push(format!("{name}{more}"));
+        self.result_of(name)
+    }
+
+    /// 0, or the error with which the next call of this name fails.
+    fn result_of(&mut self, name: &'static str) -> c_int {
         let place = self.failing.iter().position(|(failing, _)| *failing == name);
         place.map_or(0, |place| -self.failing.remove(place).1)
     }
@@ -193,36 +194,36 @@ fn words(text: *const c_char) -> String {
 extern "C" fn create(cluster: *mut rados_t, _: *const c_char, name: *const c_char, _: u64) -> c_int {
     let handle = without_provenance_mut(CURRENT.get());
     put(cluster, handle);
-    lock(&state(handle)).call("create", &format!(" {}", words(name)))
+    state(handle).call("create", &format!(" {}", words(name)))
 }
 
 extern "C" fn read_file(cluster: rados_t, path: *const c_char) -> c_int {
-    lock(&state(cluster)).call("conf", &format!(" {}", words(path)))
+    state(cluster).call("conf", &format!(" {}", words(path)))
 }
 
 extern "C" fn set(cluster: rados_t, name: *const c_char, value: *const c_char) -> c_int {
-    lock(&state(cluster)).call("set", &format!(" {}={}", words(name), words(value)))
+    state(cluster).call("set", &format!(" {}={}", words(name), words(value)))
 }
 
 extern "C" fn connect(cluster: rados_t) -> c_int {
-    lock(&state(cluster)).call("connect", "")
+    state(cluster).call("connect", "")
 }
 
 extern "C" fn shutdown(cluster: rados_t) {
-    lock(&state(cluster)).call("shutdown", "");
+    state(cluster).call("shutdown", "");
 }
 
 extern "C" fn open_pool(cluster: rados_t, name: *const c_char, pool: *mut rados_ioctx_t) -> c_int {
     put(pool, cluster);
-    lock(&state(cluster)).call("pool", &format!(" {}", words(name)))
+    state(cluster).call("pool", &format!(" {}", words(name)))
 }
 
 extern "C" fn set_namespace(pool: rados_ioctx_t, name: *const c_char) {
-    lock(&state(pool)).call("namespace", &format!(" {}", words(name)));
+    state(pool).call("namespace", &format!(" {}", words(name)));
 }
 
 extern "C" fn destroy(pool: rados_ioctx_t) {
-    lock(&state(pool)).call("destroy", "");
+    state(pool).call("destroy", "");
 }
 
 extern "C" fn version(major: *mut c_int, minor: *mut c_int, extra: *mut c_int) {
@@ -233,7 +234,7 @@ extern "C" fn version(major: *mut c_int, minor: *mut c_int, extra: *mut c_int) {
 
 extern "C" fn open(pool: rados_ioctx_t, name: *const c_char, image: *mut rbd_image_t, at: *const c_char) -> c_int {
     put(image, pool);
-    lock(&state(pool)).call("open", &format!(" {} {}", words(name), words(at)))
+    state(pool).call("open", &format!(" {} {}", words(name), words(at)))
 }
 
 extern "C" fn open_read_only(
@@ -243,33 +244,31 @@ extern "C" fn open_read_only(
     at: *const c_char,
 ) -> c_int {
     put(image, pool);
-    lock(&state(pool)).call("open read-only", &format!(" {} {}", words(name), words(at)))
+    state(pool).call("open read-only", &format!(" {} {}", words(name), words(at)))
 }
 
 extern "C" fn close(image: rbd_image_t) -> c_int {
-    let state = state(image);
-    let mut state = lock(&state);
+    let mut state = state(image);
     assert!(state.pending.is_empty() && state.done.is_empty() && state.watch.is_none(), "nothing is in flight");
     state.call("close", "")
 }
 
 extern "C" fn stat(image: rbd_image_t, info: *mut rbd_image_info_t, len: usize) -> c_int {
     assert_eq!(len, size_of::<rbd_image_info_t>());
-    let size = lock(&state(image)).contents.len() as u64;
+    let size = state(image).contents.len() as u64;
     let (block_name_prefix, parent_name) = ([0; 24], [0; 96]);
     let (obj_size, num_objs, order, parent_pool) = (1 << 20, size >> 20, 20, -1);
     put(info, rbd_image_info_t { size, obj_size, num_objs, order, block_name_prefix, parent_pool, parent_name });
-    lock(&state(image)).call("stat", "")
+    state(image).call("stat", "")
 }
 
 extern "C" fn get_size(image: rbd_image_t, size: *mut u64) -> c_int {
-    put(size, lock(&state(image)).contents.len() as u64);
+    put(size, state(image).contents.len() as u64);
     0
 }
 
 extern "C" fn list_options(image: rbd_image_t, options: *mut rbd_config_option_t, nr: *mut c_int) -> c_int {
     let state = state(image);
-    let state = lock(&state);
     for (place, (name, value)) in state.options.iter().enumerate() {
         let option =
             rbd_config_option_t { name: name.as_ptr().cast_mut(), value: value.as_ptr().cast_mut(), source: 0 };
@@ -288,31 +287,27 @@ extern "C" fn watch(
     argument: *mut c_void,
 ) -> c_int {
     put(handle, 7);
-    let state = state(image);
-    let mut state = lock(&state);
+    let mut state = state(image);
     state.watch = changed.map(|changed| (changed, argument.expose_provenance()));
     state.call("watch", "")
 }
 
 extern "C" fn unwatch(image: rbd_image_t, handle: u64) -> c_int {
     assert_eq!(handle, 7);
-    let state = state(image);
-    let mut state = lock(&state);
+    let mut state = state(image);
     state.watch = None;
     state.call("unwatch", "")
 }
 
 extern "C" fn notify(image: rbd_image_t, event: c_int, kind: c_int) -> c_int {
     assert_eq!(kind, ffi::EVENTFD);
-    let state = state(image);
-    let mut state = lock(&state);
+    let mut state = state(image);
     state.event = event;
     state.call("notify", "")
 }
 
 extern "C" fn take_done(image: rbd_image_t, completions: *mut rbd_completion_t, room: c_int) -> c_int {
-    let state = state(image);
-    let mut state = lock(&state);
+    let mut state = state(image);
     let nr = state.done.len().min(room as usize);
     for (place, completion) in state.done.drain(..nr).enumerate() {
         put(completions.wrapping_add(place), without_provenance_mut(completion));
@@ -326,7 +321,7 @@ extern "C" fn new_completion(
     completion: *mut rbd_completion_t,
 ) -> c_int {
     let mut completions = lock(&COMPLETIONS);
-    let number = free(&completions);
+    let number = completions.last_key_value().map_or(1, |(last, _)| last + 1);
     completions.insert(number, (argument.addr(), 0));
     put(completion, without_provenance_mut(number));
     0
@@ -345,11 +340,10 @@ extern "C" fn release(completion: rbd_completion_t) {
 }
 
 fn ask(image: rbd_image_t, what: &'static str, pieces: (*const iovec, c_int), range: (u64, u64), c: usize) -> c_int {
-    let state = state(image);
-    let mut state = lock(&state);
-    let refused = state.failing.iter().position(|(failing, _)| *failing == what);
-    if let Some(place) = refused {
-        return -state.failing.remove(place).1;
+    let mut state = state(image);
+    let result = state.result_of(what);
+    if result != 0 {
+        return result;
     }
     let nr = pieces.1 as usize;
     // SAFETY: the caller gives the address of so many pieces, or none.

@@ -23,7 +23,7 @@ fn folder(base: &str) -> TempDir {
 }
 
 /// A folder on the disk of the target folder.
-fn disk_folder() -> TempDir {
+pub(crate) fn disk_folder() -> TempDir {
     folder(env!("CARGO_TARGET_TMPDIR"))
 }
 

@@ -42,10 +42,10 @@ fn ranges_end_at_the_end_and_sums_do_not_overflow() {
         (commands::BLOCK_STATUS, Cause::Invalid),
     ] {
         assert_eq!(cause(request(kind, 0, SIZE - 4096, 4096), &TERMS), None, "{kind}");
-        for (offset, length) in [(SIZE - 4096, 8192), (SIZE, 4096), (u64::MAX, u32::MAX), (u64::MAX, 1)] {
+        for (offset, length) in [(SIZE - 4096, 8192), (SIZE - 3, 4), (SIZE, 1), (u64::MAX, u32::MAX), (u64::MAX, 1)] {
             assert_eq!(cause(request(kind, 0, offset, length), &TERMS), Some(beyond), "{kind}: {length} at {offset}");
         }
-        for (offset, length) in [(512, 4096), (0, 512), (4095, 1)] {
+        for (offset, length) in [(512, 4096), (0, 512), (4095, 1), (SIZE - 3, 3)] {
             assert_eq!(cause(request(kind, 0, offset, length), &TERMS), None, "{kind}: any bytes will do");
         }
     }

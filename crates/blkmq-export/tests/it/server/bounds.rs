@@ -12,7 +12,7 @@ use blkmq_export::{Bounds, Export, Server};
 use rustls::StreamOwned;
 use rustls::version::TLS13;
 
-use crate::server::client::{Client, named, request};
+use crate::server::client::{Client, named, request, write};
 use crate::server::ending::until;
 use crate::server::site::{Site, start_telling, start_tls};
 use crate::server::{builder, listening, queue, server_with, serving};
@@ -53,8 +53,7 @@ fn what_is_sent_before_the_answers_are_taken_is_done() {
     while server.clients()[0].requests == 0 {
         thread::yield_now();
     }
-    deaf.request(commands::WRITE, 0, 1, 1 << 20, 1 << 20);
-    deaf.send(&vec![7; 1 << 20]);
+    deaf.send(&write(1, 1 << 20, &vec![7; 1 << 20]));
     while other.read(1 << 20, 4096) != Ok(vec![7; 4096]) {
         thread::yield_now();
     }
@@ -70,8 +69,7 @@ fn small_bounds_slow_down_and_refuse_nothing_that_fits() {
         let mut client = Client::structured(&server);
         let mut bytes = Vec::new();
         for cookie in 0..200_u64 {
-            bytes.extend(request(commands::WRITE, 0, cookie, cookie * 65536, 65536));
-            bytes.extend([cookie as u8; 65536]);
+            bytes.extend(write(cookie, cookie * 65536, &[cookie as u8; 65536]));
             bytes.extend(request(commands::FLUSH, 0, 1000 + cookie, 0, 0));
         }
         let mut writer = client.stream.try_clone().unwrap();
@@ -249,10 +247,7 @@ fn few_slots_slow_down_and_refuse_nothing() {
         let q = RequestQueue::builder(driver).slots(slots).build().unwrap();
         let server = server_with(&q, Bounds::default());
         let mut client = Client::simple(&server);
-        for cookie in 0..100_u64 {
-            client.send(&request(commands::WRITE, 0, cookie, cookie * 4096, 4096));
-            client.send(&[cookie as u8; 4096]);
-        }
+        (0..100).for_each(|cookie| client.send(&write(cookie, cookie * 4096, &[cookie as u8; 4096])));
         for _ in 0..100 {
             assert_eq!(client.reply(|_| 0).1, Ok(vec![]));
         }

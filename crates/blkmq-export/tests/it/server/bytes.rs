@@ -5,20 +5,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use blkmq::{Op, RequestQueue, Status};
+use blkmq::{Op, Status};
 use blkmq_export::nbd::{command_flags, commands};
 use blkmq_export::{Bounds, Server};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::server::client::{Client, request};
+use crate::server::client::{Client, request, write};
 use crate::server::device::Device;
 use crate::server::{queue, server_with};
 
 const IO: u32 = 5;
 const INVALID: u32 = 22;
 const NO_SPACE: u32 = 28;
-const NOT_SUPPORTED: u32 = 95;
 
 /// Devices with small and large blocks, which complete at once or later, with and without a limit that cuts requests.
 const DEVICES: [&str; 4] = [
@@ -132,7 +131,7 @@ fn write_own_bytes(client: &mut Client, own: u64, of: u64, size: u64, mut random
                 model[at].fill(0);
             } else {
                 let data: Vec<u8> = (0..length).map(|_| random.random()).collect();
-                client.send(&[request(commands::WRITE, 0, 0, offset, length), data.clone()].concat());
+                client.send(&write(0, offset, &data));
                 model[at].copy_from_slice(&data);
             }
         }
@@ -238,8 +237,7 @@ fn a_change_of_a_part_undoes_no_change_of_its_block_by_the_same_client() {
         let mut client = Client::simple(&server);
         for round in 0..200_u8 {
             let mut bytes = Vec::new();
-            let part = [request(commands::WRITE, 0, 0, 0, 1), vec![9]].concat();
-            let whole = [request(commands::WRITE, 0, 0, 0, block), vec![round; block as usize]].concat();
+            let (part, whole) = (write(0, 0, &[9]), write(0, 0, &vec![round; block as usize]));
             // All orders of both kinds, with at least one change of the whole block.
             let pattern = 1 + round % 31;
             (0..5).for_each(|bit| bytes.extend(if pattern >> bit & 1 == 0 { &part } else { &whole }));
@@ -261,9 +259,7 @@ fn clients_that_sleep_or_go_away_hold_nobody_up() {
         let mut sleeping: Vec<_> = (0..20).map(|_| Client::simple(&server)).collect();
         for round in 0..20_u8 {
             let mut gone = Client::simple(&server);
-            for offset in 0..40 {
-                gone.send(&[request(commands::WRITE, 0, 0, offset, 1), vec![round]].concat());
-            }
+            (0..40).for_each(|offset| gone.send(&write(0, offset, &[round])));
             // One more write, whose data never comes.
             gone.send(&request(commands::WRITE, 0, 0, 100, 1));
             drop(gone);
@@ -277,44 +273,22 @@ fn clients_that_sleep_or_go_away_hold_nobody_up() {
     }
 }
 
-/// Red if `check_range` does not count the export's end in bytes, or if `check_zeroes` takes zeroes in a part of a
-/// block for fast ones.
-#[test]
-fn bytes_beyond_the_end_are_refused_as_blocks_are() {
-    let q = queue("ram,size=1M,bs=4K");
-    let server = server_with(&q, Bounds::default());
-    let mut client = Client::structured(&server);
-    let size = 1 << 20;
-    assert_eq!(client.write(size - 3, &[1; 3]), Ok(vec![]));
-    assert_eq!(client.read(size - 5, 5), Ok(vec![0, 0, 1, 1, 1]));
-    assert_eq!(client.write(size - 3, &[1; 4]), Err(NO_SPACE));
-    assert_eq!(client.read(size - 3, 4), Err(INVALID));
-    assert_eq!(client.call(commands::WRITE_ZEROES, 0, size, 1, &[]), Err(NO_SPACE));
-    assert_eq!(client.call(commands::TRIM, 0, size - 3, 4, &[]), Err(INVALID));
-    // Zeroes in a part of a block are written after a read, so they are not fast.
-    let fast = command_flags::FAST_ZERO;
-    assert_eq!(client.call(commands::WRITE_ZEROES, fast, 0, 4097, &[]), Err(NOT_SUPPORTED));
-    assert_eq!(client.call(commands::WRITE_ZEROES, fast, 0, 8192, &[]), Ok(vec![]));
-    assert_eq!(client.read(size - 5, 5), Ok(vec![0, 0, 1, 1, 1]));
-}
-
-fn fails(op: Op) -> (RequestQueue, Server) {
-    let q = Device { failing: Some((op, Status::IoError)), ..Device::new() }.queue();
-    let server = server_with(&q, Bounds::default());
-    (q, server)
+fn failing(op: Op) -> Server {
+    let device = Device { failing: Some((op, Status::IoError)), ..Device::new() };
+    server_with(&device.queue(), Bounds::default())
 }
 
 /// Red if a part is written although the rest of its block could not be read, or if a turn is kept after a failure.
 #[test]
 fn a_part_that_fails_is_told_of_and_gives_its_turn_away() {
-    let (_, server) = fails(Op::Read);
+    let server = failing(Op::Read);
     let mut client = Client::simple(&server);
     for _ in 0..20 {
         assert_eq!(client.write(1, &[1; 1000]), Err(IO));
         assert_eq!(client.call(commands::WRITE_ZEROES, 0, 1, 1000, &[]), Err(IO));
         assert_eq!(client.write(0, &[1; 1024]), Ok(vec![]));
     }
-    let (_, server) = fails(Op::Write);
+    let server = failing(Op::Write);
     let mut client = Client::simple(&server);
     for _ in 0..20 {
         assert_eq!(client.write(1, &[1; 1000]), Err(IO));

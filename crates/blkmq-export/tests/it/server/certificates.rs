@@ -37,6 +37,7 @@ const VERSION_1_IS: &str = "it is a certificate of X.509 version 1, which does n
 
 fn refusal(site: &Site, verifies_clients: bool) -> String {
     let text = Tls::from_folder(site.folder.path(), verifies_clients).expect_err("it is of no use").to_string();
+    assert_eq!(text.lines().count(), 1, "{text}");
     text.strip_prefix(&format!("{}/", site.folder.path().display())).expect("the path comes first").to_owned()
 }
 
@@ -235,16 +236,11 @@ fn only_those_whom_the_authority_has_signed_come_in_and_they_have_names() {
 fn what_is_wrong_with_a_file_is_told_with_its_name() {
     let site = Site::new();
     let folder = site.folder.path();
-    let error = |verifies: bool| {
-        let text = Tls::from_folder(folder, verifies).unwrap_err().to_string();
-        assert_eq!(text.lines().count(), 1, "{text}");
-        text.strip_prefix(&format!("{}/", folder.display())).expect("the path comes first").to_owned()
-    };
     let with = |name: &str, content: &str, verifies: bool| {
         let path = folder.join(name);
         let before = fs::read(&path).ok();
         fs::write(&path, content).unwrap();
-        let error = error(verifies);
+        let error = refusal(&site, verifies);
         match before {
             Some(before) => fs::write(&path, before).unwrap(),
             None => fs::remove_file(&path).unwrap(),
@@ -273,10 +269,10 @@ fn what_is_wrong_with_a_file_is_told_with_its_name() {
     let other = site.authority.sign("another", &[], 9);
     assert_eq!(with("server-key.pem", &other.key_pem(), false), "server-key.pem: not the key of server-cert.pem");
     fs::remove_file(folder.join("ca-cert.pem")).unwrap();
-    assert!(error(true).starts_with("ca-cert.pem: No such file"));
+    assert!(refusal(&site, true).starts_with("ca-cert.pem: No such file"));
     assert!(Tls::from_folder(folder, false).is_ok(), "without verification it is not needed");
     fs::remove_file(folder.join("server-key.pem")).unwrap();
-    assert!(error(false).starts_with("server-key.pem: No such file"));
+    assert!(refusal(&site, false).starts_with("server-key.pem: No such file"));
     assert!(
         Tls::from_folder(Path::new("/nowhere"), false).unwrap_err().to_string().contains("server-cert.pem: No such")
     );

@@ -220,3 +220,8 @@ impl<S: Read + Write> Client<S> {
 pub(crate) fn request(kind: u16, flags: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
     Request { flags, kind, cookie, offset, length }.encode().to_vec()
 }
+
+/// The bytes of a write, with its data.
+pub(crate) fn write(cookie: u64, offset: u64, data: &[u8]) -> Vec<u8> {
+    [&request(commands::WRITE, 0, cookie, offset, data.len() as u32)[..], data].concat()
+}

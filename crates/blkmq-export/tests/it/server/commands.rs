@@ -6,7 +6,7 @@ use blkmq::{Limits, Op, Status};
 use blkmq_export::nbd::{command_flags, commands, transmission};
 use blkmq_export::{Bounds, Export, Server};
 
-use crate::server::client::{Client, request};
+use crate::server::client::{Client, request, write};
 use crate::server::device::Device;
 use crate::server::{builder, queue, server, server_with};
 
@@ -269,10 +269,7 @@ fn requests_in_one_piece_are_all_answered_by_their_cookies() {
         let server = server(device);
         for mut client in both(&server) {
             let mut bytes = Vec::new();
-            for cookie in 0..128_u64 {
-                bytes.extend(request(commands::WRITE, 0, cookie, cookie * 4096, 4096));
-                bytes.extend([cookie as u8; 4096]);
-            }
+            (0..128).for_each(|cookie| bytes.extend(write(cookie, cookie * 4096, &[cookie as u8; 4096])));
             client.send(&bytes);
             let mut cookies: Vec<_> = (0..128).map(|_| client.reply(|_| 0)).collect();
             cookies.sort_by_key(|reply| reply.0);
@@ -317,8 +314,7 @@ fn requests_that_come_together_go_through_the_queue_together() {
 fn a_request_may_come_byte_by_byte() {
     let server = server(DEVICE);
     let mut client = Client::simple(&server);
-    let bytes = [request(commands::WRITE, 0, 1, 512, 512), vec![3; 512]].concat();
-    bytes.chunks(1).for_each(|byte| client.send(byte));
+    write(1, 512, &[3; 512]).chunks(1).for_each(|byte| client.send(byte));
     assert_eq!(client.reply(|_| 0), (1, Ok(vec![])));
     assert_eq!(client.read(512, 512), Ok(vec![3; 512]));
 }

@@ -11,7 +11,7 @@ use blkmq_engine::Topic;
 use blkmq_export::nbd::{commands, options};
 use blkmq_export::{Address, Bounds, Export, FrontEnd, Level, Server};
 
-use crate::server::client::{Client, request};
+use crate::server::client::{Client, request, write};
 use crate::server::site::start_telling;
 use crate::server::{builder, listening, queue, server, server_with, serving};
 
@@ -33,10 +33,7 @@ pub(crate) fn until(condition: impl Fn() -> bool) {
 /// A client with 64 writes in progress, which are not done while the queue is quiesced.
 fn stuck(server: &Server) -> Client {
     let mut client = Client::simple(server);
-    for cookie in 0..64_u64 {
-        client.send(&request(commands::WRITE, 0, cookie, cookie * 4096, 4096));
-        client.send(&[1; 4096]);
-    }
+    (0..64).for_each(|cookie| client.send(&write(cookie, cookie * 4096, &[1; 4096])));
     let number = server.clients().last().expect("it is connected").number;
     until(|| server.clients().iter().any(|client| client.number == number && client.requests == 64));
     client
@@ -66,29 +63,11 @@ fn who_leaves_with_requests_under_way_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_was_sent_before_a_disconnect_is_done_though_nobody_waits_for_it() {
-    let q = queue("ram,size=16M");
-    let server = server_with(&q, Bounds { requests: 8, bytes: 1 << 20 });
-    let quiesce = q.quiesce();
-    let mut client = Client::simple(&server);
-    for cookie in 0..20_u64 {
-        client.send(&request(commands::WRITE, 0, cookie, cookie * 4096, 4096));
-        client.send(&[7; 4096]);
-    }
-    client.request(commands::DISC, 0, 0, 0, 0);
-    drop(client);
-    drop(quiesce);
-    until(|| server.clients().is_empty());
-    assert!(Client::simple(&server).read(0, 20 * 4096) == Ok(vec![7; 20 * 4096]));
-}
-
-#[test]
 fn who_leaves_within_the_data_of_a_write_writes_nothing_of_it() {
     let q = queue("ram,size=16M");
     let server = server_with(&q, Bounds::default());
     let mut client = Client::simple(&server);
-    client.send(&request(commands::WRITE, 0, 9, 0, 65536));
-    client.send(&[1; 1000]);
+    client.send(&write(9, 0, &[1; 65536])[..1028]);
     client.shut_writing();
     assert_eq!(client.reply(|_| 0), (9, Err(5)));
     assert!(client.is_closed());
@@ -130,8 +109,7 @@ fn a_drain_answers_what_has_arrived_and_then_closes() {
     let quiesce = q.quiesce();
     let mut bytes = Vec::new();
     (0..100).for_each(|cookie| bytes.extend(request(commands::READ, 0, cookie, 0, 4096)));
-    bytes.extend(request(commands::WRITE, 0, 100, 0, 4096));
-    bytes.extend([1; 100]);
+    bytes.extend(&write(100, 0, &[1; 4096])[..128]);
     client.send(&bytes);
     server.stop().drain();
     assert!(negotiating.is_closed() && idle.is_closed());

@@ -8,7 +8,7 @@ use blkmq::RequestQueue;
 use blkmq_export::nbd::commands;
 use blkmq_export::{Address, Bounds, Export, Server};
 
-use crate::server::client::{Client, request};
+use crate::server::client::{Client, request, write};
 use crate::server::ending::until;
 use crate::server::{builder, queue, serving};
 
@@ -48,23 +48,28 @@ fn nothing_is_read_for_a_client_that_has_closed() {
     }
 }
 
-/// Red if the writes of a client that is gone are dropped together with its reads: the client may have left in order.
+/// Red if the writes of a client that is gone are dropped together with its reads: the client may have left in order,
+/// with a goodbye or without.
 #[test]
 fn what_a_client_wrote_whole_before_it_closed_is_written() {
-    let q = queue("ram,size=16M");
-    let server = start(&q);
-    let quiesce = q.quiesce();
-    let mut client = Client::simple(&server);
-    for cookie in 0..32_u64 {
-        client.send(&request(commands::WRITE, 0, cookie, cookie << 12, 4096));
-        client.send(&[7; 4096]);
-        client.send(&request(commands::READ, 0, 100 + cookie, 0, 1 << 20));
+    for says_goodbye in [false, true] {
+        let q = queue("ram,size=16M");
+        let server = start(&q);
+        let quiesce = q.quiesce();
+        let mut client = Client::simple(&server);
+        for cookie in 0..32 {
+            client.send(&write(cookie, cookie << 12, &[7; 4096]));
+            client.send(&request(commands::READ, 0, 100 + cookie, 0, 1 << 20));
+        }
+        if says_goodbye {
+            client.request(commands::DISC, 0, 0, 0, 0);
+        }
+        drop(client);
+        drop(quiesce);
+        until(|| server.clients().is_empty());
+        assert!(Client::simple(&server).read(0, 32 * 4096) == Ok(vec![7; 32 * 4096]));
+        assert!(q.disk_stats().read_ios <= 2 * AT_ONCE + 1);
     }
-    drop(client);
-    drop(quiesce);
-    until(|| server.clients().is_empty());
-    assert!(Client::simple(&server).read(0, 32 * 4096) == Ok(vec![7; 32 * 4096]));
-    assert!(q.disk_stats().read_ios <= 2 * AT_ONCE + 1);
 }
 
 /// Red if a client that has only shut down its own direction is taken for a client that is gone.

@@ -1,6 +1,7 @@
 //! Encrypted connections: how they come about, what must not be believed meanwhile, and what is sent over them.
 
 use std::io::{ErrorKind, Read, Write};
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
@@ -10,11 +11,28 @@ use rustls::StreamOwned;
 use rustls::version::{TLS12, TLS13};
 
 use crate::server::bounds::check_that_only_the_deaf_wait;
-use crate::server::client::{Client, option, request};
+use crate::server::client::{Client, option, request, write};
 use crate::server::ending::until;
 use crate::server::forger::{DATA, Forger, HANDSHAKE};
 use crate::server::site::{Encrypted, Site, encrypt, start_tls};
 use crate::server::{builder, queue};
+
+/// What the server says until it closes the connection.
+fn last_words(stream: &mut impl Read) -> Vec<u8> {
+    let mut said = Vec::new();
+    let end = stream.read_to_end(&mut said).map_err(|error| error.kind());
+    assert!(matches!(end, Ok(_) | Err(ErrorKind::ConnectionReset)), "{end:?}");
+    said
+}
+
+/// Waits until the server has logged this many warnings, and ends it. `is_right` holds for each of them.
+fn check_warnings(server: Server, warnings: &Mutex<Vec<String>>, nr: usize, is_right: impl Fn(&String) -> bool) {
+    // The warnings come from a thread of their own.
+    until(|| warnings.lock().expect("no test panics with it").len() >= nr);
+    drop(server);
+    let warnings = warnings.lock().expect("no test panics with it");
+    assert!(warnings.len() == nr && warnings.iter().all(is_right), "{warnings:?}");
+}
 
 /// Waits for the end. Returns true if the server said through TLS that nothing more comes.
 fn is_closed_by_tls(client: &mut Encrypted) -> bool {
@@ -108,13 +126,8 @@ fn many_requests_in_large_records_are_all_answered_however_little_room_there_is(
         let mut client = site.client(&server);
         client.go("");
         let mut bytes = Vec::new();
-        for cookie in 0..6000_u64 {
-            bytes.extend(request(commands::READ, 0, cookie, cookie % 100 * 512, 512));
-        }
-        for cookie in 6000..6010_u64 {
-            bytes.extend(request(commands::WRITE, 0, cookie, 0, 40_960));
-            bytes.extend([cookie as u8; 40_960]);
-        }
+        (0..6000).for_each(|cookie| bytes.extend(request(commands::READ, 0, cookie, cookie % 100 * 512, 512)));
+        (6000..6010).for_each(|cookie| bytes.extend(write(cookie, 0, &[cookie as u8; 40_960])));
         let sealed = seal(&mut client, &bytes);
         let mut writer = client.stream.sock.try_clone().unwrap();
         thread::scope(|scope| {
@@ -180,17 +193,10 @@ fn what_is_no_handshake_ends_the_connection() {
         let mut client = Client::pair(&server);
         start_tls(&mut client);
         let _ = client.stream.write_all(garbage);
-        let mut said = Vec::new();
-        let end = client.stream.read_to_end(&mut said).map_err(|error| error.kind());
-        assert!(matches!(end, Ok(_) | Err(ErrorKind::ConnectionReset)), "{end:?}");
+        let said = last_words(&mut client.stream);
         assert!(said.is_empty() || said[0] == 0x15, "an alert at most: {said:?}");
     }
-    // The warnings come from a thread of their own.
-    until(|| warnings.lock().unwrap().len() >= 5);
-    drop(server);
-    let warnings = warnings.lock().unwrap();
-    assert!(warnings.iter().all(|line| line.contains(": no encrypted connection came about: ")), "{warnings:?}");
-    assert_eq!(warnings.len(), 5);
+    check_warnings(server, &warnings, 5, |line| line.contains(": no encrypted connection came about: "));
 }
 
 #[test]
@@ -204,8 +210,7 @@ fn half_a_handshake_takes_no_longer_than_a_negotiation_may() {
         // The connection may be closed already, which is right too.
         let _ = client.try_take::<20>();
         let _ = client.stream.write_all(said);
-        let end = client.stream.read_to_end(&mut Vec::new()).map_err(|error| error.kind());
-        assert!(matches!(end, Ok(_) | Err(ErrorKind::ConnectionReset)), "{end:?}");
+        last_words(&mut client.stream);
     }
 }
 
@@ -318,10 +323,7 @@ fn who_sends_nothing_over_and_over_keeps_no_thread_busy() {
         while forger.send(&[(DATA, &[][..]); 100]).is_ok() {}
         until(|| server.clients().is_empty());
     }
-    until(|| warnings.lock().unwrap().len() >= 2);
-    drop(server);
-    let warnings = warnings.lock().unwrap();
-    assert!(warnings.len() == 2 && warnings.iter().all(|line| line.contains("TooManyEmptyFragments")), "{warnings:?}");
+    check_warnings(server, &warnings, 2, |line| line.contains("TooManyEmptyFragments"));
 }
 
 #[test]
@@ -337,15 +339,10 @@ fn nothing_is_negotiated_again_inside_tls() {
         let mut forger = Forger::take_over(client.stream);
         // The first attempt may be answered by a warning. A client that tries again is disconnected.
         let _ = forger.send(&[(HANDSHAKE, &hello[5..]), (HANDSHAKE, &hello[5..])]);
-        let mut said = Vec::new();
-        let end = forger.socket.read_to_end(&mut said).map_err(|error| error.kind());
-        assert!(matches!(end, Ok(_) | Err(ErrorKind::ConnectionReset)), "{end:?}");
+        let said = last_words(&mut forger.socket);
         assert!(said.len() < 100, "alerts, and no handshake: {said:?}");
     }
-    until(|| warnings.lock().unwrap().len() >= 2);
-    drop(server);
-    let warnings = warnings.lock().unwrap();
-    let is_refusal =
-        |line: &String| ["TooManyRenegotiationRequests", "unexpected"].iter().any(|word| line.contains(word));
-    assert!(warnings.len() == 2 && warnings.iter().all(is_refusal), "{warnings:?}");
+    check_warnings(server, &warnings, 2, |line| {
+        ["TooManyRenegotiationRequests", "unexpected"].iter().any(|word| line.contains(word))
+    });
 }
