@@ -27,7 +27,7 @@ impl OpenError {
         Self { text: text.into(), source: Some(source) }
     }
 
-    /// The same error, with the file or the server.
+    /// Returns the same error, with the file or the server.
     pub(crate) fn at(self, place: impl fmt::Display) -> Self {
         Self { text: format!("{place}: {}", self.text), ..self }
     }

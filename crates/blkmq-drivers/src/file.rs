@@ -118,7 +118,7 @@ const MOST_OWNERS: u64 = 256;
 /// most, since each submitter takes one of its own, and the program has others.
 const PART_OF_DESCRIPTORS: u64 = 4;
 
-/// Whether `nr` submitters get a ring each without being asked for.
+/// Returns true if `nr` submitters get a ring each without being asked for.
 fn are_few_enough(nr: u16) -> bool {
     let may_have = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     (1..=MOST_OWNERS.min(may_have / PART_OF_DESCRIPTORS)).contains(&u64::from(nr))
@@ -153,7 +153,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// A file, with defaults for everything else.
+    /// Creates a file, with defaults for everything else.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),

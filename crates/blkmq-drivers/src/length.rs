@@ -59,7 +59,7 @@ impl Length {
         self.told.load(Ordering::Relaxed).min(self.limit.load(Ordering::Relaxed))
     }
 
-    /// Whether requests may reach this far, as far as is known.
+    /// Returns true if requests may reach this far, as far as is known.
     pub(crate) fn allows(&self, bytes: u64) -> bool {
         bytes <= self.limit.load(Ordering::Relaxed)
     }
@@ -70,7 +70,7 @@ impl Length {
         (found < u64::MAX).then_some(Shorter { found, told })
     }
 
-    /// Whether it is time to look. If several threads ask at the same time, one of them gets `true`.
+    /// Returns true if it is time to look. If several threads ask at the same time, one of them gets `true`.
     pub(crate) fn is_due(&self, now: Time) -> bool {
         let next = self.next_look.load(Ordering::Relaxed);
         now.0 >= next

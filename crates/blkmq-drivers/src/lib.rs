@@ -38,7 +38,7 @@ const HW_QUEUE_DEPTH: Parameter = Parameter::new(
 
 const DEVICES: [DeviceDescription; 3] = [file::DEVICE, nbd::DEVICE, rbd::DEVICE];
 
-/// Every device that a spec can name, those of the crate blkmq included.
+/// Returns every device that a spec can name, those of the crate blkmq included.
 #[must_use]
 pub fn devices() -> Vec<DeviceDescription> {
     spec::DEVICES.iter().copied().chain(DEVICES).collect()
@@ -70,7 +70,7 @@ pub fn check(spec: &str) -> Result<(), SpecError> {
     spec::check_one_of(&devices(), &canonical(spec)).map_err(|error| help(spec, error))
 }
 
-/// The same error. If the spec names no device, it may be meant as the name of a file.
+/// Returns the same error. If the spec names no device, it may be meant as the name of a file.
 fn help(spec: &str, error: SpecError) -> SpecError {
     let name = spec::words(&canonical(spec)).into_iter().next();
     let is_known = name.is_none_or(|name| devices().iter().any(|device| device.name == name));

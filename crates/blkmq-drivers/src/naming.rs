@@ -7,7 +7,7 @@ use blkmq::driver::spec::words;
 
 use crate::devices;
 
-/// The spec that `text` stands for. A file has three forms, each followed by parameters if there are any:
+/// Returns the spec that `text` stands for. A file has three forms, each followed by parameters if there are any:
 /// `file,path=PATH`, `file:PATH`, and the path alone. A text is a path alone if its first word is no device's name and
 /// has a `/` or a `.`, or is the name of a file that exists.
 ///

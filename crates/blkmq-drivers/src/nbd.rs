@@ -117,7 +117,7 @@ impl Config {
         Self { address, queues: 1, depth: 128, reconnect_delay: Duration::ZERO, keeps_cache: false }
     }
 
-    /// Whether requests wait for a server that is away.
+    /// Returns true if requests wait for a server that is away.
     const fn keeps(&self) -> bool {
         !self.reconnect_delay.is_zero()
     }

@@ -117,7 +117,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// An image, with defaults for everything else.
+    /// Creates an image, with defaults for everything else.
     pub fn new(pool: impl Into<String>, image: impl Into<String>) -> Self {
         Self {
             pool: pool.into(),
@@ -161,14 +161,14 @@ impl Config {
         })
     }
 
-    /// Whether nothing on the device can be changed.
+    /// Returns true if nothing on the device can be changed.
     const fn is_read_only(&self) -> bool {
         self.read_only || self.snapshot.is_some()
     }
 }
 
 impl fmt::Display for Config {
-    /// The image as Ceph's own programs name it.
+    /// Returns the image as Ceph's own programs name it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.pool)?;
         self.namespace.iter().try_for_each(|namespace| write!(f, "{namespace}/"))?;

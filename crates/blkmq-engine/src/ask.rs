@@ -40,13 +40,13 @@ pub enum Ask {
 }
 
 impl Ask {
-    /// Whether it changes nothing, so that only the client that gets its answer uses it.
+    /// Returns true if it changes nothing, so that only the client that gets its answer uses it.
     #[must_use]
     pub const fn only_tells(self) -> bool {
         matches!(self, Self::Read | Self::Cache | Self::Tell { .. })
     }
 
-    /// Whether it changes the contents of the device.
+    /// Returns true if it changes the contents of the device.
     #[must_use]
     pub const fn changes(self) -> bool {
         matches!(self, Self::Write { .. } | Self::Discard { .. } | Self::WriteZeroes { .. })

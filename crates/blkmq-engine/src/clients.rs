@@ -46,7 +46,7 @@ struct Registry {
 }
 
 impl Registry {
-    /// How the requests of an export ended that came through a front-end, those of closed connections included.
+    /// Returns how the requests of an export ended that came through a front-end, those of closed connections included.
     fn outcomes(&self, front_end: FrontEnd, export: &str) -> Outcomes {
         let uses =
             |entry: &&Arc<Entry>| entry.front_end == front_end && entry.export().is_some_and(|name| name == export);
@@ -123,7 +123,7 @@ impl Clients {
         registry.negotiating.push(Arc::clone(entry));
     }
 
-    /// The most clients that there may be.
+    /// Returns the most clients that there may be.
     pub fn most(&self) -> usize {
         self.most
     }
@@ -152,22 +152,23 @@ impl Clients {
         self.left.notify_all();
     }
 
-    /// Whether so many connections are about to end that the server accepts no more until some have ended.
+    /// Returns true if so many connections are about to end that the server accepts no more until some have ended.
     pub fn is_crowded(&self) -> bool {
         self.lock().negotiating.len() >= 2 * MAX_NEGOTIATING
     }
 
-    /// The connections that there are, by number.
+    /// Returns the connections that there are, by number.
     pub fn list(&self) -> Vec<ClientInfo> {
         self.lock().entries.values().map(|entry| entry.info()).collect()
     }
 
-    /// How long the requests of an export took that came through a front-end, those of closed connections included.
+    /// Returns how long the requests of an export took that came through a front-end, those of closed connections
+    /// included.
     pub fn latencies(&self, front_end: FrontEnd, export: &str) -> Latencies {
         self.lock().outcomes(front_end, export).latencies
     }
 
-    /// The requests of an export that came through a front-end and were answered with an error, those of closed
+    /// Returns the requests of an export that came through a front-end and were answered with an error, those of closed
     /// connections included.
     pub fn errors(&self, front_end: FrontEnd, export: &str) -> Errors {
         self.lock().outcomes(front_end, export).errors
@@ -185,7 +186,7 @@ impl Clients {
         self.lock().entries.values().for_each(|entry| entry.ring());
     }
 
-    /// Whether there is no client, of whatever front-end.
+    /// Returns true if there is no client, of whatever front-end.
     pub fn is_empty(&self) -> bool {
         self.lock().entries.is_empty()
     }
@@ -252,7 +253,7 @@ pub(crate) mod tests {
         clients.join(FrontEnd::Nbd, "a test".into(), Source::User(user), Arc::new(EventFd::new().unwrap()))
     }
 
-    /// A connection of its own.
+    /// Returns a connection of its own.
     pub(crate) fn entry() -> Arc<Entry> {
         join(&Clients::new(1), 0).unwrap()
     }

@@ -53,7 +53,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine for these exports. `memory`: bytes that all connections may have together, at least
+    /// Creates an engine for these exports. `memory`: bytes that all connections may have together, at least
     /// [`least_memory`](crate::least_memory) of `max_connections`. `bell` wakes the thread that lets clients in.
     #[must_use]
     pub fn new(
@@ -77,13 +77,13 @@ impl Engine {
         }
     }
 
-    /// The longest read or write, in bytes, that certainly gets its memory.
+    /// Returns the longest read or write, in bytes, that certainly gets its memory.
     #[must_use]
     pub fn longest(&self) -> usize {
         self.bounds.bytes.min(self.budget.longest())
     }
 
-    /// Bytes of memory that the connections have, and the most that they may have.
+    /// Returns the number of bytes of memory that the connections have, and the most that they may have.
     #[must_use]
     pub fn memory(&self) -> (usize, usize) {
         let (connections, data) = self.clients.memory();

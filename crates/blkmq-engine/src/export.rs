@@ -45,8 +45,8 @@ pub struct Export {
 }
 
 impl Export {
-    /// A writable export without description, whose clients have weight 100 and best-effort priority level 4, and a
-    /// placement of its own without rules.
+    /// Creates a writable export without description, whose clients have weight 100 and best-effort priority level 4,
+    /// and a placement of its own without rules.
     pub fn new(name: impl Into<String>, queue: RequestQueue) -> Self {
         Self {
             name: name.into(),
@@ -60,21 +60,21 @@ impl Export {
         }
     }
 
-    /// The same export, for these clients only.
+    /// Returns the same export, for these clients only.
     #[must_use]
     pub fn allowing(mut self, allow: Allow) -> Self {
         self.allow = Some(allow);
         self
     }
 
-    /// The same export, with a description.
+    /// Returns the same export, with a description.
     #[must_use]
     pub fn described(mut self, description: impl Into<String>) -> Self {
         self.description = description.into();
         self
     }
 
-    /// The same export, from which clients can only read.
+    /// Returns the same export, from which clients can only read.
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
@@ -128,7 +128,7 @@ impl Export {
         self.grant(client).map(|grant| grant.writes)
     }
 
-    /// The message to a client that may not use the export.
+    /// Returns the message to a client that may not use the export.
     pub fn refusal(&self, client: &Entry) -> String {
         if client.is_disguised() {
             return format!(
@@ -170,7 +170,7 @@ pub(crate) mod tests {
     use crate::clients::Clients;
     use crate::clients::tests::join;
 
-    /// An export of a device, by its spec.
+    /// Returns an export of a device, by its spec.
     pub(crate) fn export(device: &str) -> Export {
         let driver = spec::open(device).unwrap();
         Export::new("a", RequestQueue::builder(driver).build().unwrap())

@@ -28,7 +28,7 @@ impl Cause {
     pub const ALL: [Self; 7] =
         [Self::NotPermitted, Self::Io, Self::NoMemory, Self::Invalid, Self::NoSpace, Self::Unsupported, Self::Shutdown];
 
-    /// The word for this cause in statistics.
+    /// Returns the word for this cause in statistics.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -72,7 +72,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with this cause and message.
+    /// Creates a failure with this cause and message.
     pub fn new(cause: Cause, message: impl Into<Cow<'static, str>>) -> Self {
         Self { cause, message: message.into(), status: None }
     }

@@ -35,7 +35,7 @@ impl SocketFile {
         Ok((metadata.dev(), metadata.ino()))
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -35,7 +35,7 @@ impl IdleTimeout {
         self.since.take().is_some()
     }
 
-    /// How long the client may still do nothing. `None`: without a limit. Zero: the limit has passed.
+    /// Returns how long the client may still do nothing. `None`: without a limit. Zero: the limit has passed.
     pub fn left(&self) -> Option<Duration> {
         self.left_at(Instant::now())
     }
@@ -45,7 +45,7 @@ impl IdleTimeout {
         Some(limit.saturating_sub(now.saturating_duration_since(self.since?)))
     }
 
-    /// Whether the client has done nothing for this long.
+    /// Returns true if the client has done nothing for this long.
     pub fn has_waited(&self, time: Duration) -> bool {
         self.since.is_some_and(|since| since.elapsed() >= time)
     }

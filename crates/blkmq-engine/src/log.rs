@@ -154,7 +154,7 @@ impl Bucket {
         Self { left: BURST, filled: now, left_out: 0 }
     }
 
-    /// Whether another warning may be logged. Takes one from the number.
+    /// Returns true if another warning may be logged. Takes one from the number.
     fn take(&mut self, now: Instant) -> bool {
         let more = now.saturating_duration_since(self.filled).as_millis() / REST.as_millis();
         if more > 0 {

@@ -84,7 +84,7 @@ pub struct Placement {
     assignments: Mutex<Assignments>,
 }
 
-/// The name that a client has without a rule.
+/// Returns the name that a client has without a rule.
 fn plain_name(entry: &Entry, export: &str) -> String {
     let export = if export.is_empty() { "default" } else { export };
     if entry.is_own {
@@ -123,7 +123,7 @@ impl Assignments {
 }
 
 impl Placement {
-    /// A placement without groups and rules.
+    /// Creates a placement without groups and rules.
     #[must_use]
     pub fn new(queue: RequestQueue) -> Self {
         Self { queue, assignments: Mutex::default() }
@@ -133,13 +133,13 @@ impl Placement {
         self.assignments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The queue.
+    /// Returns the queue.
     #[must_use]
     pub fn queue(&self) -> &RequestQueue {
         &self.queue
     }
 
-    /// Whether clients get weights or groups here, beside the weights of their exports.
+    /// Returns true if clients get weights or groups here, beside the weights of their exports.
     #[must_use]
     pub fn sets_weights(&self) -> bool {
         let assignments = self.lock();
@@ -300,7 +300,7 @@ impl Placement {
     }
 }
 
-/// The path of the group that a group is in; empty if it is in none.
+/// Returns the path of the group that a group is in; empty if it is in none.
 fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }

@@ -87,15 +87,15 @@ pub struct Session<F> {
 }
 
 impl<F: Copy + Default> Session<F> {
-    /// A session for a client that has chosen the engine's export of this index, with a submitter of this many slots.
-    /// The submitter notifies the bell of `entry`.
+    /// Creates a session for a client that has chosen the engine's export of this index, with a submitter of this many
+    /// slots. The submitter notifies the bell of `entry`.
     #[must_use]
     pub fn new(engine: &Arc<Engine>, export: usize, entry: Arc<Entry>, nr_slots: usize) -> Self {
         Self::of_thread(engine, export, (&entry, 0), engine.bounds, nr_slots)
     }
 
-    /// A session of one thread of a client that has several, with bounds of its own. The thread has this index among
-    /// the bells of `entry`, and the submitter notifies its bell.
+    /// Creates a session of one thread of a client that has several, with bounds of its own. The thread has this index
+    /// among the bells of `entry`, and the submitter notifies its bell.
     ///
     /// # Panics
     /// If `entry` has no such thread.
@@ -139,7 +139,7 @@ impl<F: Copy + Default> Session<F> {
         }
     }
 
-    /// The queue.
+    /// Returns the queue.
     #[must_use]
     pub fn queue(&self) -> &RequestQueue {
         &self.queue
@@ -150,20 +150,20 @@ impl<F: Copy + Default> Session<F> {
         self.now = now;
     }
 
-    /// Whether there is no task.
+    /// Returns true if there is no task.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.tasks.is_idle()
     }
 
-    /// Whether the bounds allow one more request. There may be no memory for it all the same.
+    /// Returns true if the bounds allow one more request. There may be no memory for it all the same.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.tasks.has_room()
     }
 
-    /// Whether operations wait because the submitter takes no more. They are at the front of what is submitted next, so
-    /// a front-end gains nothing by requests that it takes meanwhile.
+    /// Returns true if operations wait because the submitter takes no more. They are at the front of what is submitted
+    /// next, so a front-end gains nothing by requests that it takes meanwhile.
     #[must_use]
     pub fn has_backlog(&self) -> bool {
         !self.waiting.is_empty()
@@ -175,7 +175,7 @@ impl<F: Copy + Default> Session<F> {
         self.tasks.get(id).ask
     }
 
-    /// The first byte of the task's request, and its length.
+    /// Returns the first byte of the task's request, and its length.
     #[must_use]
     pub fn range(&self, id: TaskId) -> (u64, u64) {
         let task = self.tasks.get(id);
@@ -188,13 +188,13 @@ impl<F: Copy + Default> Session<F> {
         &self.own[usize::from(id)]
     }
 
-    /// The data of a read that is over, or of an answer, in order; in memory of the engine.
+    /// Returns the data of a read that is over, or of an answer, in order; in memory of the engine.
     pub fn pieces(&self, id: TaskId) -> impl Iterator<Item = &[u8]> {
         self.tasks.get(id).wanted()
     }
 
-    /// Bytes of buffers that a request is charged for, and how many of them it needs before it begins. The rest is for
-    /// the data of a write, which is yet to come.
+    /// Returns the number of bytes of buffers that a request is charged for, and how many of them it needs before it
+    /// begins. The rest is for the data of a write, which is yet to come.
     fn charge(&self, request: &Request<F>) -> [usize; 2] {
         let bytes = || request.offset..request.offset + request.length;
         let length = || {
@@ -250,7 +250,7 @@ impl<F: Copy + Default> Session<F> {
         Some(id)
     }
 
-    /// The failure of a request that ends beyond the device.
+    /// Returns the failure of a request that ends beyond the device.
     fn beyond(&self, request: &Request<F>) -> Option<Failure> {
         let fits = request.offset.checked_add(request.length).is_some_and(|end| end <= self.end);
         (!fits).then(|| Failure::new(Cause::Invalid, "the device ends before the request does"))
@@ -428,8 +428,8 @@ impl<F: Copy + Default> Session<F> {
         }
     }
 
-    /// The next operation of a task that does one operation at a time. `None` if there is none, or if the operation is
-    /// already in progress as the change of a part of a block.
+    /// Returns the next operation of a task that does one operation at a time. `None` if there is none, or if the
+    /// operation is already in progress as the change of a part of a block.
     fn next_operation(&mut self, id: TaskId) -> Option<Bio> {
         let Self { tasks, pool, plan, rmw, .. } = self;
         let task = tasks.get_mut(id);

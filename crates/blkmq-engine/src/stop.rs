@@ -85,7 +85,7 @@ impl Stop {
         others.iter().filter_map(Weak::upgrade).for_each(|bell| bell.notify());
     }
 
-    /// How far the server is from its end.
+    /// Returns how far the server is from its end.
     #[must_use]
     pub fn phase(&self) -> Phase {
         // Acquire: pairs with the Release in `advance`.

@@ -101,7 +101,7 @@ fn wait(
     Ok(if has_rung { ready | PollFlags::PRI } else { ready })
 }
 
-/// The end of a connection that cannot wait.
+/// Returns the end of a connection that cannot wait.
 fn broken(error: SystemError) -> Ending {
     Ending::Broken(error.into())
 }
@@ -172,7 +172,8 @@ impl Connection {
         }
     }
 
-    /// How long the negotiation may still take. An error if that time is over, or if the server does not run any more.
+    /// Returns how long the negotiation may still take. An error if that time is over, or if the server does not run
+    /// any more.
     fn time_left(&self) -> Result<Duration, Ending> {
         if self.shared.engine.stop.phase() != Phase::Running {
             return Err(Ending::Stopped);

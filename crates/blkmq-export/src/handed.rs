@@ -42,7 +42,7 @@ pub fn take() -> Result<Vec<OwnedFd>, HandedError> {
     claim(FIRST, count)
 }
 
-/// How many sockets there are for the process `own`, given the values of `LISTEN_PID` and `LISTEN_FDS`.
+/// Returns how many sockets there are for the process `own`, given the values of `LISTEN_PID` and `LISTEN_FDS`.
 fn count(own: u32, pid: Option<&str>, fds: Option<&str>) -> Result<RawFd, HandedError> {
     let (Some(pid), Some(fds)) = (pid, fds) else { return Ok(0) };
     let wrong = |text| HandedError { text, source: None };

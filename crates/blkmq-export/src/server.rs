@@ -68,27 +68,27 @@ impl Server {
         &self.shared.engine
     }
 
-    /// The clients that are connected, by number.
+    /// Returns the clients that are connected, by number.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientInfo> {
         self.shared.engine.clients.list()
     }
 
-    /// How long the requests of an export took that came through a front-end since the server was started, including
-    /// those of clients that have left.
+    /// Returns how long the requests of an export took that came through a front-end since the server was started,
+    /// including those of clients that have left.
     #[must_use]
     pub fn latencies(&self, front_end: FrontEnd, export: &str) -> Latencies {
         self.shared.engine.clients.latencies(front_end, export)
     }
 
-    /// The requests of an export that came through a front-end and were answered with an error since the server was
-    /// started, including those of clients that have left.
+    /// Returns the requests of an export that came through a front-end and were answered with an error since the server
+    /// was started, including those of clients that have left.
     #[must_use]
     pub fn errors(&self, front_end: FrontEnd, export: &str) -> Errors {
         self.shared.engine.clients.errors(front_end, export)
     }
 
-    /// Bytes of memory that the connections have, and the most that they may have.
+    /// Returns the number of bytes of memory that the connections have, and the most that they may have.
     #[must_use]
     pub fn memory(&self) -> (usize, usize) {
         self.shared.engine.memory()
@@ -100,9 +100,9 @@ impl Server {
         self.shared.engine.clients.rejected()
     }
 
-    /// The sockets that the server listens with, for a server that takes its place. Clients that come while neither
-    /// server accepts wait. The files of Unix sockets stay from now on. This server continues to accept until it is
-    /// told to end. Afterwards this function returns no sockets.
+    /// Returns the sockets that the server listens with, for a server that takes its place. Clients that come while
+    /// neither server accepts wait. The files of Unix sockets stay from now on. This server continues to accept until
+    /// it is told to end. Afterwards this function returns no sockets.
     ///
     /// # Errors
     /// The system has no descriptors left.
@@ -111,7 +111,7 @@ impl Server {
         listeners.iter().flat_map(|listeners| listeners.iter()).map(Listener::share).collect()
     }
 
-    /// The handle that ends the server.
+    /// Returns the handle that ends the server.
     #[must_use]
     pub fn stop(&self) -> Stop {
         self.shared.engine.stop.clone()

@@ -39,7 +39,7 @@ pub struct TlsError {
 }
 
 impl TlsError {
-    /// Whether this user may not read the file.
+    /// Returns true if this user may not read the file.
     #[must_use]
     pub const fn is_denied(&self) -> bool {
         self.is_denied
@@ -55,8 +55,8 @@ pub struct Tls {
     is_required: bool,
 }
 
-/// The cryptography of TLS. Version 1.2 does not change keys, so with AES-GCM a connection would end without a message
-/// after 2^24 records. With ChaCha20-Poly1305 it does not.
+/// Returns the cryptography of TLS. Version 1.2 does not change keys, so with AES-GCM a connection would end without a
+/// message after 2^24 records. With ChaCha20-Poly1305 it does not.
 fn provider() -> CryptoProvider {
     let mut provider = default_provider();
     provider.cipher_suites.retain(|suite| {
@@ -93,13 +93,13 @@ impl Tls {
         Ok(())
     }
 
-    /// Whether clients that use TLS must show certificates.
+    /// Returns true if clients that use TLS must show certificates.
     #[must_use]
     pub fn verifies_clients(&self) -> bool {
         self.files.verifies_clients
     }
 
-    /// The same configuration, but a client that does not use TLS gets nothing.
+    /// Returns the same configuration, but a client that does not use TLS gets nothing.
     #[must_use]
     pub fn required(mut self) -> Self {
         self.is_required = true;
@@ -114,7 +114,7 @@ impl Tls {
         if self.is_required { Encryption::Required } else { Encryption::Offered }
     }
 
-    /// The configuration for a connection that begins now.
+    /// Returns the configuration for a connection that begins now.
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -161,7 +161,7 @@ fn fault(path: &Path, what: &str) -> TlsError {
     TlsError { path: path.to_owned(), what: what.to_owned(), is_denied: false }
 }
 
-/// The text of an error in the server's own certificate.
+/// Returns the text of an error in the server's own certificate.
 fn words(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(what) => format!("the certificate cannot be used: {what}"),
@@ -169,7 +169,7 @@ fn words(error: &Error) -> String {
     }
 }
 
-/// The text of an error of the client's side of TLS, for the log.
+/// Returns the text of an error of the client's side of TLS, for the log.
 pub(crate) fn told(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(CertificateError::Other(unfit)) => format!("the client's certificate: {unfit}"),
@@ -181,7 +181,7 @@ pub(crate) fn told(error: &Error) -> String {
     }
 }
 
-/// The error for a file that should hold one or more of `wanted`.
+/// Returns the error for a file that should hold one or more of `wanted`.
 fn unread(path: &Path, wanted: &str, error: &pem::Error) -> TlsError {
     match error {
         pem::Error::NoItemsFound => fault(path, &format!("there is no {wanted} in it, in PEM")),
@@ -218,7 +218,7 @@ fn items<T: PemObject>(path: &Path, wanted: &str) -> Result<Vec<T>, TlsError> {
     }
 }
 
-/// The certificates in a file, at least one.
+/// Returns the certificates in a file, at least one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     items(path, "certificate")
 }
@@ -228,7 +228,7 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_slice(&contents(path)?).map_err(unread)
 }
 
-/// The verifier that decides whether a client's certificate is valid.
+/// Returns the verifier that decides whether a client's certificate is valid.
 fn verifier(folder: &Path, provider: Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let (authority, revoked) = (folder.join(AUTHORITY), folder.join(REVOKED));
     let mut roots = RootCertStore::empty();

@@ -27,8 +27,8 @@ impl Errno {
     pub const ALL: [Self; 7] =
         [Self::Perm, Self::Io, Self::NoMemory, Self::Invalid, Self::NoSpace, Self::NotSupported, Self::Shutdown];
 
-    /// The status of an operation that a server answers with this number. A number without a status of its own counts
-    /// as a failure of the device.
+    /// Returns the status of an operation that a server answers with this number. A number without a status of its own
+    /// counts as a failure of the device.
     #[must_use]
     pub const fn status(number: u32) -> Status {
         const PERM: u32 = Errno::Perm.number();
@@ -43,7 +43,7 @@ impl Errno {
         }
     }
 
-    /// The number on the wire.
+    /// Returns the number on the wire.
     #[must_use]
     pub const fn number(self) -> u32 {
         self as u32

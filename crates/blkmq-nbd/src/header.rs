@@ -17,7 +17,7 @@ macro_rules! headers {
             /// Bytes of the header.
             pub const SIZE: usize = size_of::<$number>() $(+ size_of::<$type>())*;
 
-            /// The header as it is sent.
+            /// Returns the header as it is sent.
             #[inline]
             #[must_use]
             pub fn encode(&self) -> [u8; Self::SIZE] {
@@ -119,7 +119,7 @@ headers! {
 }
 
 impl Request {
-    /// Bytes of data that follow the request, whether the request is valid or not.
+    /// Returns the number of bytes of data that follow the request, whether the request is valid or not.
     #[must_use]
     pub const fn payload(&self) -> u32 {
         if self.kind == commands::WRITE { self.length } else { 0 }

@@ -2,13 +2,13 @@
 
 use crate::{MAX_STRING, OptionHead, OptionReply, info};
 
-/// An option as it is sent: its head and its data.
+/// Returns an option as it is sent: its head and its data.
 #[must_use]
 pub fn option(option: u32, data: &[u8]) -> Vec<u8> {
     [&OptionHead { option, len: data.len() as u32 }.encode(), data].concat()
 }
 
-/// A reply to an option as it is sent: its head and its data.
+/// Returns a reply to an option as it is sent: its head and its data.
 #[must_use]
 pub fn option_reply(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
     [&OptionReply { option, kind, len: data.len() as u32 }.encode(), data].concat()
@@ -24,7 +24,7 @@ pub struct Inquiry<'a> {
 }
 
 impl<'a> Inquiry<'a> {
-    /// The data as it is sent.
+    /// Returns the data as it is sent.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = string(self.name);
@@ -95,7 +95,7 @@ pub enum Info<'a> {
 }
 
 impl<'a> Info<'a> {
-    /// The data as it is sent.
+    /// Returns the data as it is sent.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let of = |kind: u16, data: &[u8]| [&kind.to_be_bytes(), data].concat();
@@ -131,7 +131,7 @@ impl<'a> Info<'a> {
     }
 }
 
-/// A string with its length before it.
+/// Returns a string with its length before it.
 #[must_use]
 pub fn string(text: &str) -> Vec<u8> {
     [&(text.len() as u32).to_be_bytes(), text.as_bytes()].concat()
@@ -148,7 +148,7 @@ impl<'a> Fields<'a> {
         Some(*field)
     }
 
-    /// A length, and a text of that many bytes in UTF-8.
+    /// Returns a length, and a text of that many bytes in UTF-8.
     fn string(&mut self) -> Option<&'a str> {
         let len = self.array().map(u32::from_be_bytes)? as usize;
         self.text(len)

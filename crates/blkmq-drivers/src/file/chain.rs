@@ -88,7 +88,7 @@ impl Chain {
         Self { register, unregister, nr_answers: 0, moved: 0, registered: 0, unregistered: 0, tries: 0 }
     }
 
-    /// The entries around the one that moves the data.
+    /// Returns the entries around the one that moves the data.
     pub(super) fn entries(&self, moves: Entry, tag: u16) -> [Entry; LINKS] {
         [
             entry_of(&self.register).flags(Flags::IO_LINK).user_data(Link::Register.bits() | u64::from(tag)),
@@ -98,7 +98,7 @@ impl Chain {
         ]
     }
 
-    /// The entry that takes the pages out.
+    /// Returns the entry that takes the pages out.
     pub(super) fn last_entry(&self, tag: u16) -> Entry {
         entry_of(&self.unregister).user_data(Link::Unregister.bits() | u64::from(tag))
     }

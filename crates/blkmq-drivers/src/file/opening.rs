@@ -121,7 +121,7 @@ fn open(config: &Config, flags: i32) -> io::Result<(std::fs::File, bool)> {
     }
 }
 
-/// Why a file cannot be opened, and how one that is missing is made.
+/// Returns why a file cannot be opened, and how one that is missing is made.
 fn unopened(config: &Config, error: io::Error) -> OpenError {
     let folder = config.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let may_be_made = config.size.is_none() && !config.read_only && folder.is_dir();
@@ -133,7 +133,7 @@ fn unopened(config: &Config, error: io::Error) -> OpenError {
     error.into()
 }
 
-/// Which file or block device this is, as it stays while the machine runs.
+/// Returns which file or block device this is, as it stays while the machine runs.
 pub(super) fn identity(file: &OwnedFd) -> io::Result<String> {
     let metadata = std::fs::File::from(file.try_clone()?).metadata()?;
     let place = |device| format!("{}:{}", major(device), minor(device));
@@ -195,8 +195,8 @@ fn make(file: &std::fs::File, path: &Path, size: u64) -> io::Result<()> {
     }
 }
 
-/// A setting of the disk with this number. `sysfs` is the folder with an entry for each block device. `None` without
-/// sysfs, and for what is no disk, such as the number of a file system in memory.
+/// Returns a setting of the disk with this number. `sysfs` is the folder with an entry for each block device. `None`
+/// without sysfs, and for what is no disk, such as the number of a file system in memory.
 fn disk_setting(sysfs: &Path, device: u64, name: &str) -> Option<String> {
     let entry = sysfs.join(format!("{}:{}", major(device), minor(device)));
     // A partition has the properties of its disk.
@@ -214,9 +214,9 @@ fn check_zones(sysfs: &Path, device: u64) -> Result<(), OpenError> {
     }
 }
 
-/// Whether the disk may be one that polls. Only a disk that says that it does not poll is certain. Older kernels, such
-/// as 6.1, take polled operations for such a disk without a word. The operations then end by interrupts, and a thread
-/// that waits for them would look in vain.
+/// Returns true if the disk may be one that polls. Only a disk that says that it does not poll is certain. Older
+/// kernels, such as 6.1, take polled operations for such a disk without a word. The operations then end by interrupts,
+/// and a thread that waits for them would look in vain.
 fn may_poll(sysfs: &Path, device: u64) -> bool {
     disk_setting(sysfs, device, "io_poll").as_deref() != Some("0")
 }
@@ -249,8 +249,8 @@ fn lock(file: &std::fs::File, config: &Config, tell: &dyn Fn(&str)) -> Result<()
     }
 }
 
-/// The descriptor that goes past the page cache, if direct I/O works, and the alignments in memory and in the file that
-/// it needs.
+/// Returns the descriptor that goes past the page cache, if direct I/O works, and the alignments in memory and in the
+/// file that it needs.
 ///
 /// A file whose size is not a multiple of the alignment for direct I/O goes through the page cache. So every byte of
 /// the file can be reached.
@@ -270,9 +270,9 @@ fn direct(config: &Config, buffered: &std::fs::File, bytes: u64) -> io::Result<(
     Ok(aligns(told, bytes).map_or(NONE, |(memory, offset)| (Some(file.into()), memory, offset)))
 }
 
-/// The alignments of addresses in memory and of places in the file for direct I/O, in bytes. The alignment in the file
-/// is at least a sector, because requests consist of sectors. `told` is what the file system says. `None` if direct I/O
-/// cannot reach all of a file with this many bytes.
+/// Returns the alignments of addresses in memory and of places in the file for direct I/O, in bytes. The alignment in
+/// the file is at least a sector, because requests consist of sectors. `told` is what the file system says. `None` if
+/// direct I/O cannot reach all of a file with this many bytes.
 fn aligns(told: Option<(u32, u32)>, bytes: u64) -> Option<(u32, u32)> {
     match told.unwrap_or((SAFE_ALIGN, SAFE_ALIGN)) {
         // The file system says that direct I/O does not work for this file, although it lets us open the file for
@@ -285,7 +285,8 @@ fn aligns(told: Option<(u32, u32)>, bytes: u64) -> Option<(u32, u32)> {
     }
 }
 
-/// Whether the file is a file in a file system of this kind. The nodes of devices may be in such a file system too.
+/// Returns true if the file is a file in a file system of this kind. The nodes of devices may be in such a file system
+/// too.
 fn is_on(magic: libc::c_long, file: &std::fs::File, kind: FileType) -> bool {
     kind.is_file() && fstatfs(file).is_ok_and(|found| found.f_type == magic)
 }
@@ -305,7 +306,7 @@ fn set_flags(file: BorrowedFd<'_>, is_on_tmpfs: bool) -> rustix::io::Result<()> 
     Ok(())
 }
 
-/// Bytes of a file or block device.
+/// Returns the number of bytes of a file or block device.
 pub(super) fn size_of(file: impl AsFd) -> io::Result<u64> {
     Ok(seek(file, SeekFrom::End(0))?)
 }

@@ -20,19 +20,19 @@ pub(super) struct Poller {
 }
 
 impl Poller {
-    /// A poller for `depth` transfers at once.
+    /// Creates a poller for `depth` transfers at once.
     pub(super) fn new(target: &Target, depth: u16) -> io::Result<Self> {
         let uring = IoUring::builder().setup_clamp().setup_iopoll().build(u32::from(depth))?;
         uring.submitter().register_files(&target.fds())?;
         Ok(Self { uring, in_flight: AtomicU32::new(0), is_refused: AtomicBool::new(!target.may_poll()) })
     }
 
-    /// Whether the disk has said that it does not poll.
+    /// Returns true if the disk has said that it does not poll.
     pub(super) fn is_refused(&self) -> bool {
         self.is_refused.load(Ordering::Relaxed)
     }
 
-    /// Whether there is something to look for.
+    /// Returns true if there is something to look for.
     pub(super) fn is_busy(&self) -> bool {
         self.in_flight.load(Ordering::Relaxed) > 0
     }

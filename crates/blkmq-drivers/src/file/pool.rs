@@ -137,9 +137,9 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// A pool for `depth` calls at once, with the descriptors of a target. The pool has no thread yet. Each thread is
-    /// made when calls need it, so it has the same restrictions as the process, which gives up rights after the file
-    /// was opened.
+    /// Creates a pool for `depth` calls at once, with the descriptors of a target. The pool has no thread yet. Each
+    /// thread is made when calls need it, so it has the same restrictions as the process, which gives up rights after
+    /// the file was opened.
     ///
     /// # Errors
     /// The system gives no descriptor.
@@ -165,7 +165,7 @@ impl Pool {
         !state.threads.is_empty()
     }
 
-    /// Why no call is answered, if that is so.
+    /// Returns why no call is answered, if that is so.
     pub(super) fn refusal(&self) -> Option<String> {
         self.shared.lock().refusal.as_ref().map(io::Error::to_string)
     }

@@ -7,7 +7,7 @@ use blkmq::driver::Arena;
 /// The number of places for memory in a ring's table.
 pub(super) const SLOTS: usize = 64;
 
-/// The place for the pages of the request with this tag, behind those for memory.
+/// Returns the place for the pages of the request with this tag, behind those for memory.
 pub(super) const fn pages_slot(tag: u16) -> u16 {
     SLOTS as u16 + tag
 }
@@ -40,12 +40,12 @@ impl Table {
         self.0.extend(memory.map(|memory| (memory, slot)));
     }
 
-    /// The number of bytes in all slots.
+    /// Returns the number of bytes in all slots.
     pub(super) fn bytes(&self) -> usize {
         self.0.iter().map(|(memory, _)| memory.len).sum()
     }
 
-    /// The slot of the memory in which a piece lies.
+    /// Returns the slot of the memory in which a piece lies.
     ///
     /// COST: a look at each of the slots in use, which are few.
     pub(super) fn find(&self, start: usize, len: usize) -> Option<u16> {

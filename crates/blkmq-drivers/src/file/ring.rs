@@ -285,7 +285,7 @@ impl Engine for Ring {
 }
 
 impl Ring {
-    /// A ring for `depth` requests at once. `journal`: the journal, and the number of the hardware queue there.
+    /// Creates a ring for `depth` requests at once. `journal`: the journal, and the number of the hardware queue there.
     pub(super) fn new(
         target: &Target,
         depth: u16,
@@ -309,7 +309,7 @@ impl Ring {
         })
     }
 
-    /// Whether the kernel has to be asked again to take what is on the ring.
+    /// Returns true if the kernel has to be asked again to take what is on the ring.
     pub(super) fn is_behind(&self) -> bool {
         self.is_behind.load(Ordering::Relaxed)
     }
@@ -368,7 +368,7 @@ impl Ring {
         unsafe { ring.push_multiple(entries) }.is_ok()
     }
 
-    /// The rings that entries are put on: the poller's, if the hardware queue is polled, and this one.
+    /// Returns the rings that entries are put on: the poller's, if the hardware queue is polled, and this one.
     fn urings(&self) -> impl Iterator<Item = &IoUring> {
         self.poller().map(|poller| &poller.uring).into_iter().chain([&self.uring])
     }

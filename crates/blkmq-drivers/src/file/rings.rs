@@ -49,12 +49,12 @@ impl Rings {
         }
     }
 
-    /// The engine of a hardware queue, if the hardware queue ever existed.
+    /// Returns the engine of a hardware queue, if the hardware queue ever existed.
     pub(super) fn get(&self, hctx: u16) -> Option<&dyn Engine> {
         self.entries[usize::from(hctx)].get().map(|engine| &**engine)
     }
 
-    /// Every engine, with the number of its hardware queue.
+    /// Returns every engine, with the number of its hardware queue.
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &dyn Engine)> {
         self.entries.iter().enumerate().filter_map(|(index, entry)| Some((index, &**entry.get()?)))
     }
@@ -63,7 +63,7 @@ impl Rings {
         lock(&self.memory)
     }
 
-    /// Why there are threads though rings were wanted.
+    /// Returns why there are threads though rings were wanted.
     pub(super) fn refusal(&self) -> Option<&str> {
         self.refusal.get().map(String::as_str)
     }
@@ -78,7 +78,7 @@ impl Rings {
         writeln!(out, "rings: {}, {whose}; {offers}", self.nr_used.load(Ordering::Relaxed))
     }
 
-    /// Whether the engines read and write pages of the kernel. A journal could not look at them.
+    /// Returns true if the engines read and write pages of the kernel. A journal could not look at them.
     pub(super) fn take_pages(&self) -> bool {
         self.journal.is_none() && self.get(0).and_then(|engine| engine.offers()).is_some_and(|offers| offers.has_pages)
     }

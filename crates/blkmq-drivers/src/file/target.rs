@@ -83,15 +83,15 @@ impl Target {
         })
     }
 
-    /// The present size of the file in bytes, in whole blocks; 0 if the kernel does not know it. A file that ended
-    /// within a sector when it was opened counts to its last byte, and does not grow.
+    /// Returns the present size of the file in bytes, in whole blocks; 0 if the kernel does not know it. A file that
+    /// ended within a sector when it was opened counts to its last byte, and does not grow.
     fn bytes(&self) -> u64 {
         let bytes = size_of(&self.buffered).unwrap_or(0);
         if self.odd_end < u64::MAX { bytes.min(self.odd_end) } else { bytes - bytes % u64::from(self.block_size) }
     }
 
-    /// How many bytes of a range with this end are past the end of a file that ends within a sector: less than a
-    /// sector.
+    /// Returns how many bytes of a range with this end are past the end of a file that ends within a sector: less than
+    /// a sector.
     pub(super) const fn missing(&self, end: u64) -> u64 {
         end.saturating_sub(self.odd_end)
     }
@@ -104,14 +104,14 @@ impl Target {
         self.length.end()
     }
 
-    /// Whether a request still lies within the file. A request that ends before `end`, which [`end`](Self::end)
+    /// Returns true if a request still lies within the file. A request that ends before `end`, which [`end`](Self::end)
     /// returned for the batch, needs no look.
     pub(super) fn still_holds(&self, rq: &Request<'_>, end: u64) -> bool {
         let reaches = (rq.sector() + u64::from(rq.nr_sectors())) * SECTOR_SIZE as u64;
         reaches < end || self.reaches(reaches)
     }
 
-    /// Whether the file still has this many bytes.
+    /// Returns true if the file still has this many bytes.
     #[cold]
     fn reaches(&self, bytes: u64) -> bool {
         self.look_at_length();
@@ -126,8 +126,9 @@ impl Target {
         }
     }
 
-    /// The status for the client of a request that has failed, and that reached up to byte `end`. Looks whether the
-    /// file has become shorter: a disk that is gone has no bytes, and the kernel then says that a write finds no room.
+    /// Returns the status for the client of a request that has failed, and that reached up to byte `end`. Looks whether
+    /// the file has become shorter: a disk that is gone has no bytes, and the kernel then says that a write finds no
+    /// room.
     #[cold]
     pub(super) fn status_of_failed(&self, status: Status, end: u64) -> Status {
         let is_there = self.reaches(end);
@@ -155,7 +156,7 @@ impl Target {
         }
     }
 
-    /// Which file or block device it is.
+    /// Returns which file or block device it is.
     pub(super) fn identity(&self) -> io::Result<String> {
         identity(&self.buffered)
     }
@@ -197,34 +198,34 @@ impl Target {
         }
     }
 
-    /// The descriptors that a ring has to know. The first one goes past the page cache. By the third one ranges are
-    /// changed: of a block device it is the one that claims the device, since by any other the kernel changes no range
-    /// of which the page cache has something that is not written, while the device is claimed.
+    /// Returns the descriptors that a ring has to know. The first one goes past the page cache. By the third one ranges
+    /// are changed: of a block device it is the one that claims the device, since by any other the kernel changes no
+    /// range of which the page cache has something that is not written, while the device is claimed.
     pub(super) fn fds(&self) -> [RawFd; 3] {
         let buffered = self.buffered.as_raw_fd();
         let direct = self.direct.as_ref().map_or(buffered, AsRawFd::as_raw_fd);
         [direct, buffered, if self.is_block_device { self.writeback_errors.witness() } else { buffered }]
     }
 
-    /// Whether the descriptor for reads and writes accepts this piece of memory.
+    /// Returns true if the descriptor for reads and writes accepts this piece of memory.
     pub(super) fn takes(&self, address: usize, len: usize) -> bool {
         self.direct.is_none()
             || address.is_multiple_of(self.memory_align) && len.is_multiple_of(self.block_size as usize)
     }
 
-    /// The alignment of data in pages of the kernel, in bytes. 0 if none are taken: of a file that ends within a sector
-    /// the rest of that sector has to be zeroed in memory.
+    /// Returns the alignment of data in pages of the kernel, in bytes. 0 if none are taken: of a file that ends within
+    /// a sector the rest of that sector has to be zeroed in memory.
     pub(super) fn pages_align(&self) -> u32 {
         let align = if self.direct.is_some() { self.memory_align.next_power_of_two() as u32 } else { 1 };
         if self.odd_end < u64::MAX { 0 } else { align }
     }
 
-    /// Whether reads and writes go past the page cache.
+    /// Returns true if reads and writes go past the page cache.
     pub(super) const fn is_direct(&self) -> bool {
         self.direct.is_some()
     }
 
-    /// Whether the disk may be one that polls. If it says that it does not, this is certain.
+    /// Returns true if the disk may be one that polls. If it says that it does not, this is certain.
     pub(super) const fn may_poll(&self) -> bool {
         self.may_poll
     }

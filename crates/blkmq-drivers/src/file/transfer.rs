@@ -272,8 +272,8 @@ impl Transfer {
         };
     }
 
-    /// The entry that asks the kernel for what is still to be done. The entry names `self.pieces`, which do not move
-    /// until the entry is answered.
+    /// Returns the entry that asks the kernel for what is still to be done. The entry names `self.pieces`, which do not
+    /// move until the entry is answered.
     pub(super) fn entry(&self) -> squeue::Entry {
         let pieces = &self.pieces[self.through..];
         let (first, len) = (pieces.as_ptr(), pieces.len() as u32);
@@ -291,7 +291,7 @@ impl Transfer {
         }
     }
 
-    /// The entry for a read or write of one piece of memory, which the ring may have registered.
+    /// Returns the entry for a read or write of one piece of memory, which the ring may have registered.
     fn entry_of_one(&self, piece: &libc::iovec, flags: i32) -> squeue::Entry {
         let (start, len, offset) = (piece.iov_base.cast::<u8>(), piece.iov_len as u32, self.offset);
         match (self.task == Task::Read, self.registered) {
@@ -304,7 +304,7 @@ impl Transfer {
         }
     }
 
-    /// The entries that take the place of [`entry`](Self::entry), if the data that is to be moved is in pages.
+    /// Returns the entries that take the place of [`entry`](Self::entry), if the data that is to be moved is in pages.
     pub(super) fn entries(&self, tag: u16) -> Option<[squeue::Entry; LINKS]> {
         if !(self.has_pages && self.moves_data()) {
             return None;
@@ -312,7 +312,7 @@ impl Transfer {
         self.chain.as_ref().map(|chain| chain.entries(self.entry(), tag))
     }
 
-    /// The chain, if these entries are what the kernel has.
+    /// Returns the chain, if these entries are what the kernel has.
     fn chain(&mut self) -> Option<&mut Chain> {
         if self.has_pages && self.moves_data() { self.chain.as_deref_mut() } else { None }
     }
@@ -322,7 +322,7 @@ impl Transfer {
         self.chain().map_or(chain::Next::Over(result), |chain| chain.answered(link, result))
     }
 
-    /// The entry that takes the pages out of the ring's table once more.
+    /// Returns the entry that takes the pages out of the ring's table once more.
     pub(super) fn last_entry(&mut self, tag: u16) -> Option<squeue::Entry> {
         self.chain().map(|chain| chain.last_entry(tag))
     }
@@ -350,12 +350,12 @@ impl Transfer {
         unsafe { asked(&self.entry()) }
     }
 
-    /// Whether the operation is a read or a write. Only these can be polled for.
+    /// Returns true if the operation is a read or a write. Only these can be polled for.
     pub(super) fn moves_data(&self) -> bool {
         matches!(self.task, Task::Read | Task::Write)
     }
 
-    /// The promise that the last answer makes, if it makes one.
+    /// Returns the promise that the last answer makes, if it makes one.
     pub(super) fn promise(&self) -> Option<Promise> {
         match self.task {
             Task::Sync => Some(Promise::Sync),

@@ -89,13 +89,14 @@ impl WritebackErrors {
         writeback_errors
     }
 
-    /// The descriptor by which the kernel is asked. What else is done by it uses up no error that the kernel has noted.
+    /// Returns the descriptor by which the kernel is asked. What else is done by it uses up no error that the kernel
+    /// has noted.
     pub(super) fn witness(&self) -> RawFd {
         lock(&self.witness).as_raw_fd()
     }
 
-    /// Whether the system lets us ask the kernel. The driver tries once at the beginning, so that later every error is
-    /// a loss.
+    /// Returns true if the system lets us ask the kernel. The driver tries once at the beginning, so that later every
+    /// error is a loss.
     fn is_answered(&self) -> bool {
         match ask(&lock(&self.witness)) {
             Ok(()) => true,
@@ -108,9 +109,9 @@ impl WritebackErrors {
         }
     }
 
-    /// Whether the kernel is asked for the errors that it has noted. If the kernel cannot be asked, each sync is
-    /// counted ([`note_sync`](Self::note_sync)), and a sync after each durable write makes it durable: a write that is
-    /// durable by itself would use up the error that the kernel has noted for syncs.
+    /// Returns true if the kernel is asked for the errors that it has noted. If the kernel cannot be asked, each sync
+    /// is counted ([`note_sync`](Self::note_sync)), and a sync after each durable write makes it durable: a write that
+    /// is durable by itself would use up the error that the kernel has noted for syncs.
     pub(super) const fn can_be_asked(&self) -> bool {
         self.can_be_asked
     }
@@ -152,13 +153,13 @@ impl WritebackErrors {
         is_over.then(|| self.first().is_none())
     }
 
-    /// The first loss, if there was any, in one sentence.
+    /// Returns the first loss, if there was any, in one sentence.
     pub(super) fn first(&self) -> Option<&str> {
         self.first.get().map(String::as_str)
     }
 
-    /// The status for the client of a request that the kernel has answered. `result` is the answer, and `status` is the
-    /// meaning of the answer by itself.
+    /// Returns the status for the client of a request that the kernel has answered. `result` is the answer, and
+    /// `status` is the meaning of the answer by itself.
     ///
     /// COST: for a success an atomic read and, if the kernel is asked, a lock and a system call that waits for nothing.
     pub(super) fn judge(&self, promise: Promise, status: Status, result: i32) -> Status {
@@ -177,17 +178,17 @@ impl WritebackErrors {
         status
     }
 
-    /// Whether the error of a durable write by itself says that data of other clients may be lost. A lack of room or of
-    /// permission does not say that: most often it was about the write itself, and nothing was changed. For anything
-    /// else, the kernel is asked.
+    /// Returns true if the error of a durable write by itself says that data of other clients may be lost. A lack of
+    /// room or of permission does not say that: most often it was about the write itself, and nothing was changed. For
+    /// anything else, the kernel is asked.
     fn is_in_doubt(&self, errno: i32) -> bool {
         let is_refused = matches!(status_of(errno), Some(Status::NoSpace | Status::NotPermitted));
         self.is_buffered && !is_refused
     }
 
-    /// Whether nothing that was written before is lost, as far as the kernel can be asked. The success of a sync does
-    /// not say that: of two syncs at the same time the kernel reports the loss to only one, and the answer to that one
-    /// may be found after the answer to the other.
+    /// Returns true if nothing that was written before is lost, as far as the kernel can be asked. The success of a
+    /// sync does not say that: of two syncs at the same time the kernel reports the loss to only one, and the answer to
+    /// that one may be found after the answer to the other.
     ///
     /// If data could not be written back, the kernel noted that before the sync that waited for the data returned. This
     /// function is called after that. Through the witness the note is seen once, by the first thread that asks after
@@ -248,7 +249,7 @@ mod tests {
         WritebackErrors::new(file.into(), false, is_buffered)
     }
 
-    /// The writeback errors of a file for which the kernel is not asked.
+    /// Returns the writeback errors of a file for which the kernel is not asked.
     fn unasked() -> WritebackErrors {
         let file = std::fs::File::open("Cargo.toml").expect("tests run where it is");
         WritebackErrors::new(file.into(), true, true)

@@ -37,7 +37,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Which export this is, whatever folder the process is in.
+    /// Returns which export this is, whatever folder the process is in.
     pub(super) fn identity(&self) -> String {
         let server = match &self.endpoint {
             // Without a folder there is no socket either.

@@ -42,7 +42,7 @@ impl Cache {
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// The changes that have been acknowledged so far.
+    /// Returns the changes that have been acknowledged so far.
     pub(super) fn acknowledged(&self) -> u64 {
         self.acknowledged.iter().map(|Count(count)| count.load(Ordering::Relaxed)).sum()
     }
@@ -64,7 +64,7 @@ impl Cache {
         }
     }
 
-    /// Whether something that was acknowledged may be lost. From then on no flush succeeds.
+    /// Returns true if something that was acknowledged may be lost. From then on no flush succeeds.
     pub(super) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Relaxed)
     }
@@ -74,8 +74,8 @@ impl Cache {
 mod tests {
     use super::*;
 
-    /// A cache with two changes, acknowledged to different hardware queues, and what had been acknowledged before the
-    /// second.
+    /// Returns a cache with two changes, acknowledged to different hardware queues, and what had been acknowledged
+    /// before the second.
     fn changed(is_volatile: bool) -> (Cache, u64) {
         let cache = Cache::new(is_volatile, 2);
         cache.count(0);

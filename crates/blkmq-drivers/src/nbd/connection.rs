@@ -149,9 +149,9 @@ impl Connection {
         })
     }
 
-    /// A descriptor that is readable while there are replies, while the socket takes more of what is unsent, when the
-    /// connection is broken, or when requests have failed. The call first waits for the thread that receives, as
-    /// [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd) asks for.
+    /// Returns a descriptor that is readable while there are replies, while the socket takes more of what is unsent,
+    /// when the connection is broken, or when requests have failed. The call first waits for the thread that receives,
+    /// as [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd) asks for.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         drop(lock(&self.received));
         self.readiness.as_fd()
@@ -361,12 +361,12 @@ impl Connection {
         self.send(unsent);
     }
 
-    /// Whether the server is about to end, as far as the device knows.
+    /// Returns true if the server is about to end, as far as the device knows.
     pub(super) fn is_leaving(&self) -> bool {
         self.is_leaving.load(Ordering::Relaxed)
     }
 
-    /// Whether the server has nothing to answer.
+    /// Returns true if the server has nothing to answer.
     pub(super) fn is_idle(&self) -> bool {
         !self.outstanding.iter().any(|outstanding| lock(outstanding).is_sent)
     }
@@ -442,24 +442,24 @@ impl Connection {
         self.send(&mut unsent);
     }
 
-    /// Whether the server has closed the socket, also if no thread has noticed yet.
+    /// Returns true if the server has closed the socket, also if no thread has noticed yet.
     pub(super) fn is_closed(&self) -> bool {
         is_closed(&lock(&self.socket))
     }
 
-    /// Whether the socket is given up.
+    /// Returns true if the socket is given up.
     pub(super) fn is_broken(&self) -> bool {
         // Relaxed: a thread that acts on this first takes the locks of both sides.
         self.is_broken.load(Ordering::Relaxed)
     }
 
-    /// Whether the connection has a socket to a server that stays, as far as any thread has noticed.
+    /// Returns true if the connection has a socket to a server that stays, as far as any thread has noticed.
     pub(super) fn is_up(&self) -> bool {
         lock(&self.unsent).phase == Phase::Up
     }
 }
 
-/// Whether the other end has closed a non-blocking socket.
+/// Returns true if the other end has closed a non-blocking socket.
 pub(super) fn is_closed(socket: &OwnedFd) -> bool {
     !matches!(recv(socket, &mut [0; 1][..], RecvFlags::PEEK), Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR))
 }

@@ -67,7 +67,7 @@ impl LookUp {
         Ok(look_up)
     }
 
-    /// Whether the addresses are so old that the name may have other ones now.
+    /// Returns true if the addresses are so old that the name may have other ones now.
     fn is_old(&self) -> bool {
         self.found.get().is_some_and(|(_, when)| when.elapsed() > TIMEOUT)
     }
@@ -193,9 +193,9 @@ impl Connector {
         })
     }
 
-    /// The result of `ask`, within this time. The system's resolver has no time limit, so a thread of its own asks.
-    /// There is only one such thread at a time, however many callers there are and however often the answer came too
-    /// late. Each caller waits for this thread and takes its answer, because a device has only one name.
+    /// Returns the result of `ask`, within this time. The system's resolver has no time limit, so a thread of its own
+    /// asks. There is only one such thread at a time, however many callers there are and however often the answer came
+    /// too late. Each caller waits for this thread and takes its answer, because a device has only one name.
     fn look_up(
         &self,
         ask: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
@@ -211,7 +211,7 @@ impl Connector {
         }
     }
 
-    /// The look-up that is in progress, or a new one.
+    /// Returns the look-up that is in progress, or a new one.
     fn join_look_up(
         &self,
         ask: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
@@ -232,7 +232,7 @@ fn closed() -> io::Error {
     io::Error::other("the device is closed")
 }
 
-/// The time that is left. An error if none is left.
+/// Returns the time that is left. An error if none is left.
 fn left(until: Instant) -> io::Result<Duration> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }

@@ -42,7 +42,7 @@ impl Terms {
         | transmission::SEND_WRITE_ZEROES
         | transmission::CAN_MULTI_CONN;
 
-    /// Whether the server has set this flag.
+    /// Returns true if the server has set this flag.
     pub(super) const fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }

@@ -34,14 +34,14 @@ pub(super) struct Outstanding {
     pub(super) len: usize,
 }
 
-/// The tag and the length of the request with which these bytes begin, its data included.
+/// Returns the tag and the length of the request with which these bytes begin, its data included.
 pub(super) fn measure(bytes: &[u8]) -> (u16, usize) {
     let request = bytes.first_chunk().and_then(|head| nbd::Request::decode(head).ok());
     let request = request.expect("only requests are sent");
     (request.cookie as u16, nbd::Request::SIZE + request.payload() as usize)
 }
 
-/// A command's number.
+/// Returns a command's number.
 const fn number(op: Op) -> u16 {
     match op {
         Op::Read => commands::READ,
@@ -52,7 +52,7 @@ const fn number(op: Op) -> u16 {
     }
 }
 
-/// Whether the answer to a request promises that something is durable.
+/// Returns true if the answer to a request promises that something is durable.
 pub(super) fn is_durable(rq: &Request<'_>) -> bool {
     rq.op() == Op::Flush || rq.flags().fua && rq.op() != Op::Read
 }
@@ -101,7 +101,7 @@ impl Outstanding {
         self.borrowed = Some(borrowed);
     }
 
-    /// Whether the request is with the device.
+    /// Returns true if the request is with the device.
     pub(super) const fn is_out(&self) -> bool {
         self.borrowed.is_some()
     }
@@ -116,8 +116,8 @@ impl Outstanding {
         self.is_given_up = self.is_out();
     }
 
-    /// Whether the request is with the device and no server will answer it: it was given up, or it promises that
-    /// something is durable although data `is_lost`.
+    /// Returns true if the request is with the device and no server will answer it: it was given up, or it promises
+    /// that something is durable although data `is_lost`.
     pub(super) const fn must_fail(&self, is_lost: bool) -> bool {
         self.is_out() && (self.is_given_up || self.is_durable && is_lost)
     }
@@ -130,7 +130,7 @@ impl Outstanding {
         matches!(self.op, Op::Flush)
     }
 
-    /// Whether its change may be only in the server's cache once the server has answered.
+    /// Returns true if its change may be only in the server's cache once the server has answered.
     pub(super) const fn may_be_cached(&self) -> bool {
         !self.is_durable && !self.is_read()
     }
@@ -154,15 +154,15 @@ impl Outstanding {
         self.send_to(unsent);
     }
 
-    /// When the first outage began that the request has waited through; `None` if it has waited through none, or no
-    /// request is with the device.
+    /// Returns when the first outage began that the request has waited through; `None` if it has waited through none,
+    /// or no request is with the device.
     pub(super) fn waits_since(&self) -> Option<Instant> {
         self.waits_since.filter(|_| self.is_out())
     }
 
-    /// Whether the server does not answer this request, if the request has this id and is reported as overdue. The
-    /// answer is false while no server has the request. The answer is also false the first time after the request was
-    /// sent once more: the time before that was spent waiting for the earlier server.
+    /// Returns true if the server does not answer this request, if the request has this id and is reported as overdue.
+    /// The answer is false while no server has the request. The answer is also false the first time after the request
+    /// was sent once more: the time before that was spent waiting for the earlier server.
     pub(super) fn is_overdue(&mut self, id: RqId) -> bool {
         self.is_sent && self.id == id && !std::mem::take(&mut self.is_sent_again)
     }

@@ -68,7 +68,7 @@ impl Received {
         }
     }
 
-    /// The bytes that are not processed yet.
+    /// Returns the bytes that are not processed yet.
     pub(super) fn here(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }

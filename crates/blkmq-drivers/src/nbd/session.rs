@@ -51,7 +51,7 @@ impl Pace {
         }
     }
 
-    /// How long the next try has to wait. No pause is longer than `longest`.
+    /// Returns how long the next try has to wait. No pause is longer than `longest`.
     fn rest(&self, longest: Duration) -> Duration {
         self.tried.map_or(Duration::ZERO, |tried| self.pause.min(longest).saturating_sub(tried.elapsed()))
     }
@@ -179,22 +179,22 @@ impl Session {
         Ok(())
     }
 
-    /// The connection of a hardware queue, if the hardware queue has existed.
+    /// Returns the connection of a hardware queue, if the hardware queue has existed.
     pub(super) fn get(&self, hctx: u16) -> Option<&Connection> {
         self.connections[usize::from(hctx)].get()
     }
 
-    /// All connections.
+    /// Returns all connections.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Connection> {
         self.connections.iter().filter_map(OnceLock::get)
     }
 
-    /// Bytes of the export.
+    /// Returns the number of bytes of the export.
     pub(super) fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Whether there is a thread that connects again.
+    /// Returns true if there is a thread that connects again.
     pub(super) fn is_attended(&self) -> bool {
         // Relaxed: the thread itself is reached by its lock.
         self.is_attended.load(Ordering::Relaxed)
@@ -244,8 +244,8 @@ impl Session {
         lock(&self.outage).get_or_insert_with(|| Outage { since: Instant::now(), said: said() }).since
     }
 
-    /// How long the connections may stay as they are. Zero if one is broken, or if the server is about to end and has
-    /// answered everything.
+    /// Returns how long the connections may stay as they are. Zero if one is broken, or if the server is about to end
+    /// and has answered everything.
     ///
     /// A server that is about to end may have said so on one connection only. No connection sends the server more
     /// requests. The server has half of the time that requests wait for the next server. The next server has the other

@@ -35,7 +35,7 @@ pub(super) const MAX_SEGMENTS: u16 = 256;
 /// The most completions that are taken by one call.
 const MOST_TAKEN: usize = 64;
 
-/// The libraries, loaded once and kept until the process ends, because they have threads.
+/// Returns the libraries, loaded once and kept until the process ends, because they have threads.
 ///
 /// # Errors
 /// Why they cannot be had, and which package has them.
@@ -74,7 +74,7 @@ fn open_library(name: &'static CStr) -> Result<NonNull<c_void>, OpenError> {
     })
 }
 
-/// The version of librbd.
+/// Returns the version of librbd.
 pub(super) fn version(api: &Api) -> String {
     let (mut major, mut minor, mut extra) = (0, 0, 0);
     // SAFETY: the call writes three numbers.
@@ -104,7 +104,7 @@ impl Operation {
         Self { op: rq.op(), start, bytes, keeps_room: rq.flags().nounmap }
     }
 
-    /// Where it ends.
+    /// Returns where it ends.
     pub(super) const fn end(&self) -> u64 {
         self.start + self.bytes
     }
@@ -254,18 +254,18 @@ impl Image {
         Ok(())
     }
 
-    /// The image's size, as far as librbd has told.
+    /// Returns the image's size, as far as librbd has told.
     pub(super) fn size(&self) -> &Size {
         &self.watched.size
     }
 
-    /// Bytes of the objects that the image consists of.
+    /// Returns the number of bytes of the objects that the image consists of.
     pub(super) const fn object_size(&self) -> u64 {
         self.object_size
     }
 
-    /// The values that librbd's options have for this image, in the order of `names`. The pool and the image may have
-    /// values of their own. `None` if librbd does not tell.
+    /// Returns the values that librbd's options have for this image, in the order of `names`. The pool and the image
+    /// may have values of their own. `None` if librbd does not tell.
     pub(super) fn options<const N: usize>(&self, names: [&str; N]) -> [Option<String>; N] {
         let Watched { api, handle, .. } = *self.watched;
         let none = rbd_config_option_t { name: ptr::null_mut(), value: ptr::null_mut(), source: 0 };
@@ -425,7 +425,7 @@ impl Image {
         self.event.as_fd()
     }
 
-    /// How many requests librbd has.
+    /// Returns how many requests librbd has.
     pub(super) fn nr_in_flight(&self) -> usize {
         self.flights.iter().filter(|flight| lock(flight).borrowed.is_some()).count()
     }

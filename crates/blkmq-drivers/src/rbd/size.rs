@@ -33,19 +33,19 @@ impl Size {
         self.length.look(|| Some(bytes));
     }
 
-    /// The present size, of which clients are told now.
+    /// Returns the present size, of which clients are told now.
     pub(super) fn tell(&self) -> u64 {
         let present = lock(&self.present);
         self.length.tell(*present);
         *present
     }
 
-    /// The present size.
+    /// Returns the present size.
     pub(super) fn present(&self) -> u64 {
         *lock(&self.present)
     }
 
-    /// Whether a request that ends at this byte lies within the image.
+    /// Returns true if a request that ends at this byte lies within the image.
     pub(super) fn holds(&self, end: u64) -> bool {
         end <= self.length.end()
     }

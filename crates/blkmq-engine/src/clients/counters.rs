@@ -71,7 +71,7 @@ impl ThreadCounters {
         self.memory.store(bytes, Ordering::Relaxed);
     }
 
-    /// The requests that were answered, and those that were taken.
+    /// Returns the requests that were answered, and those that were taken.
     pub(super) fn requests(&self) -> [u64; 2] {
         // The answers are read first. If requests are counted meanwhile, the difference is larger, but not negative.
         [&self.answers, &self.requests].map(|count| count.load(Ordering::Relaxed))
@@ -81,7 +81,7 @@ impl ThreadCounters {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of memory that the thread has for data.
+    /// Returns the number of bytes of memory that the thread has for data.
     pub(super) fn memory(&self) -> usize {
         // Relaxed: as above.
         self.memory.load(Ordering::Relaxed)

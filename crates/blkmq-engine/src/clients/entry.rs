@@ -139,28 +139,28 @@ impl Entry {
         let _ = self.certified.set(name);
     }
 
-    /// Whether the client has shown a certificate with this name.
+    /// Returns true if the client has shown a certificate with this name.
     pub fn is_certified(&self, name: &str) -> bool {
         self.certified.get().is_some_and(|certified| certified == name)
     }
 
-    /// Whether the name in the client's certificate reads otherwise than it is. The client is not served then.
+    /// Returns true if the name in the client's certificate reads otherwise than it is. The client is not served then.
     pub fn is_disguised(&self) -> bool {
         self.certified.get().is_some_and(|certified| certified.contains(is_hidden))
     }
 
-    /// The name in the client's certificate in a form that can be shown: only characters that can stand in a line, and
-    /// not more of them than needed.
+    /// Returns the name in the client's certificate in a form that can be shown: only characters that can stand in a
+    /// line, and not more of them than needed.
     pub fn name(&self) -> Option<&String> {
         self.name.get()
     }
 
-    /// The client's address, if it has come by TCP.
+    /// Returns the client's address, if it has come by TCP.
     pub fn address(&self) -> Option<IpAddr> {
         self.source.address()
     }
 
-    /// Where the client comes from, for people; of a client that the operator has named, this name.
+    /// Returns where the client comes from, for people; of a client that the operator has named, this name.
     pub(crate) fn peer(&self) -> &str {
         &self.peer
     }
@@ -175,12 +175,12 @@ impl Entry {
         let _ = self.client.set(client.to_owned());
     }
 
-    /// The name of the queue's client that the connection belongs to, once it does.
+    /// Returns the name of the queue's client that the connection belongs to, once it does.
     pub fn client(&self) -> Option<&String> {
         self.client.get()
     }
 
-    /// The export that the client has chosen.
+    /// Returns the export that the client has chosen.
     pub fn export(&self) -> Option<&String> {
         self.export.get()
     }
@@ -198,7 +198,7 @@ impl Entry {
         age.saturating_sub(Duration::from_micros(self.heard.load(Ordering::Relaxed)))
     }
 
-    /// Whether another connection has taken this connection's place, so that this one has to end.
+    /// Returns true if another connection has taken this connection's place, so that this one has to end.
     pub fn is_displaced(&self) -> bool {
         // Relaxed: the flag is set before the bell rings, and the bell orders the two.
         self.is_displaced.load(Ordering::Relaxed)
@@ -233,7 +233,7 @@ impl Entry {
         self.threads.iter().map(|counters| counters.outcomes()).sum()
     }
 
-    /// Bytes of memory that the connection has for data.
+    /// Returns the number of bytes of memory that the connection has for data.
     pub(super) fn memory(&self) -> usize {
         self.threads.iter().map(|counters| counters.memory()).sum()
     }

@@ -14,13 +14,13 @@ const NR_KINDS: usize = Cause::ALL.len();
 pub struct Errors([u64; NR_KINDS]);
 
 impl Errors {
-    /// How many requests were answered with this error.
+    /// Returns how many requests were answered with this error.
     #[must_use]
     pub fn of(&self, cause: Cause) -> u64 {
         self.0[cause as usize]
     }
 
-    /// How many requests were answered with any error.
+    /// Returns how many requests were answered with any error.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.iter().sum()

@@ -16,7 +16,7 @@ impl FrontEnd {
     /// All that there are.
     pub const ALL: [Self; 3] = [Self::Nbd, Self::VhostUser, Self::Ublk];
 
-    /// The word for it, as commands and statistics show it.
+    /// Returns the word for it, as commands and statistics show it.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {

@@ -54,7 +54,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// The longest time in a bucket, in nanoseconds. `None` for the last bucket, which has no limit.
+    /// Returns the longest time in a bucket, in nanoseconds. `None` for the last bucket, which has no limit.
     #[must_use]
     pub fn upper_ns(bucket: usize) -> Option<u64> {
         (bucket + 1 < NR_BUCKETS).then(|| 1 << (FIRST as usize + bucket))
@@ -74,7 +74,7 @@ impl AddAssign for Histogram {
     }
 }
 
-/// The bucket of a request that took this many nanoseconds.
+/// Returns the bucket of a request that took this many nanoseconds.
 #[inline]
 fn bucket(ns: u64) -> usize {
     // The number of bits of the time, counted in lengths of the first bucket.
@@ -87,7 +87,7 @@ fn bucket(ns: u64) -> usize {
 pub struct Latencies([Histogram; Kind::ALL.len()]);
 
 impl Latencies {
-    /// The histogram of a kind.
+    /// Returns the histogram of a kind.
     #[must_use]
     pub const fn of(&self, kind: Kind) -> &Histogram {
         &self.0[kind as usize]
@@ -126,7 +126,7 @@ impl Meter {
         add(&cells.sum_ns, ns);
     }
 
-    /// The counts so far. A request that is being counted at this moment may be in only a part of them.
+    /// Returns the counts so far. A request that is being counted at this moment may be in only a part of them.
     pub(super) fn read(&self) -> Latencies {
         let get = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         Latencies(

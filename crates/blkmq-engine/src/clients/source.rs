@@ -36,7 +36,7 @@ impl Source {
         Self::User(rustix::net::sockopt::socket_peercred(socket).map_or(u32::MAX, |peer| peer.uid.as_raw()))
     }
 
-    /// The number of the user, if the source is a user.
+    /// Returns the number of the user, if the source is a user.
     pub(super) fn user(self) -> Option<u32> {
         match self {
             // If the socket is not a Unix socket, the system gives this number for the other end.
@@ -45,7 +45,7 @@ impl Source {
         }
     }
 
-    /// The whole address, if the source is one.
+    /// Returns the whole address, if the source is one.
     pub(super) fn address(self) -> Option<IpAddr> {
         match self {
             Self::User(_) => None,
@@ -53,7 +53,7 @@ impl Source {
         }
     }
 
-    /// An address, of which an IPv4 address may be in the form of an IPv6 address.
+    /// Creates an address, of which an IPv4 address may be in the form of an IPv6 address.
     #[must_use]
     pub fn of_address(address: IpAddr) -> Self {
         Self::Address(address.to_canonical())

@@ -34,13 +34,13 @@ impl Account {
         &self.budget.spare
     }
 
-    /// Bytes that the connection may keep without taking them from another connection.
+    /// Returns the number of bytes that the connection may keep without taking them from another connection.
     #[inline]
     pub(crate) fn own(&self) -> usize {
         self.budget.own()
     }
 
-    /// Whether this many more bytes fit into what the connection has already.
+    /// Returns true if this many more bytes fit into what the connection has already.
     #[inline]
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.used + bytes <= self.budget.own() + self.extra
@@ -90,7 +90,7 @@ impl Account {
         }
     }
 
-    /// Whether another connection stands in line for memory of the common part, and this one has some.
+    /// Returns true if another connection stands in line for memory of the common part, and this one has some.
     pub(crate) fn is_in_the_way(&self) -> bool {
         self.extra > 0 && self.budget.is_wanted()
     }
@@ -111,8 +111,8 @@ impl Account {
         self.counters.note_memory(self.used);
     }
 
-    /// Bytes of the common part that the connection should return for others. `kept`: bytes in use that no request
-    /// needs.
+    /// Returns the number of bytes of the common part that the connection should return for others. `kept`: bytes in
+    /// use that no request needs.
     ///
     /// COST: a few comparisons.
     #[inline]
@@ -125,7 +125,7 @@ impl Account {
         if spare > most { spare - most / 2 } else { 0 }
     }
 
-    /// Whether the bytes in use leave this many bytes of the common part unused.
+    /// Returns true if the bytes in use leave this many bytes of the common part unused.
     pub(crate) fn leaves(&self, bytes: usize) -> bool {
         self.used <= self.budget.own() + self.extra - bytes
     }

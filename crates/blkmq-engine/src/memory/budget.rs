@@ -65,13 +65,13 @@ pub(crate) struct Budget {
     pub(super) spare: Spare,
 }
 
-/// The least memory in bytes with which this many connections can be served.
+/// Returns the least memory in bytes with which this many connections can be served.
 pub fn least(connections: usize) -> usize {
     connections.saturating_mul(BESIDE + 2 * LEAST_OWN)
 }
 
 impl Budget {
-    /// A budget of this many bytes for this many connections. `bytes` is at least [`least`] of `connections`.
+    /// Creates a budget of this many bytes for this many connections. `bytes` is at least [`least`] of `connections`.
     pub(crate) fn new(bytes: usize, connections: usize) -> Self {
         debug_assert!(bytes >= least(connections), "{bytes} bytes are too few for {connections} connections");
         let data = bytes.saturating_sub(connections.saturating_mul(BESIDE));
@@ -87,19 +87,19 @@ impl Budget {
         }
     }
 
-    /// Bytes that each connection may have without asking.
+    /// Returns the number of bytes that each connection may have without asking.
     #[inline]
     pub(crate) fn own(&self) -> usize {
         self.own
     }
 
-    /// The longest request, in bytes, that certainly gets its memory in the end. The buffers of a request take up to
-    /// twice as much memory.
+    /// Returns the longest request, in bytes, that certainly gets its memory in the end. The buffers of a request take
+    /// up to twice as much memory.
     pub(crate) fn longest(&self) -> usize {
         (self.own + self.common) / 2
     }
 
-    /// Bytes that all connections together may have.
+    /// Returns the number of bytes that all connections together may have.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
@@ -163,7 +163,7 @@ impl Budget {
         }
     }
 
-    /// Whether a connection that has nothing of the common part waits for some.
+    /// Returns true if a connection that has nothing of the common part waits for some.
     pub(crate) fn is_wanted(&self) -> bool {
         !self.lock().line.is_empty()
     }
@@ -198,7 +198,7 @@ mod tests {
         Arc::new(EventFd::new().unwrap())
     }
 
-    /// Whether it has rung since it was last asked.
+    /// Returns true if it has rung since it was last asked.
     fn has_rung(bell: &EventFd) -> bool {
         let mut fds = [rustix::event::PollFd::new(bell, rustix::event::PollFlags::IN)];
         let rung = rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap() > 0;

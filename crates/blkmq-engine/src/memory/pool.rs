@@ -24,27 +24,27 @@ pub(crate) struct Pool {
     keeps_data: bool,
 }
 
-/// The index of the smallest size that holds this many bytes.
+/// Returns the index of the smallest size that holds this many bytes.
 #[inline]
 fn place(len: usize) -> usize {
     let exponent = len.max(1).next_power_of_two().trailing_zeros();
     exponent.saturating_sub(SMALLEST) as usize
 }
 
-/// Bytes that a buffer takes up that is kept there.
+/// Returns the number of bytes that a buffer takes up that is kept there.
 #[inline]
 const fn size_at(place: usize) -> usize {
     1 << (place as u32 + SMALLEST)
 }
 
-/// Bytes that a buffer for `len` bytes takes up.
+/// Returns the number of bytes that a buffer for `len` bytes takes up.
 #[inline]
 pub(crate) const fn footprint(len: usize) -> usize {
     let least = 1 << SMALLEST;
     if len < least { least } else { len.next_power_of_two() }
 }
 
-/// Bytes that the buffers for `len` bytes take up, each but the last for `step` bytes.
+/// Returns the number of bytes that the buffers for `len` bytes take up, each but the last for `step` bytes.
 #[inline]
 pub(crate) const fn footprints(len: u64, step: u64) -> usize {
     let rest = match (len % step) as usize {
@@ -70,8 +70,8 @@ impl Pool {
         self.account.take(bytes, in_line) || (self.kept > 0 && self.clear().take(bytes, in_line))
     }
 
-    /// A buffer of this length, at most 64 MiB, that a promise covers. The contents are left from the buffer's last
-    /// use. `None` if the system has no memory for it.
+    /// Returns a buffer of this length, at most 64 MiB, that a promise covers. The contents are left from the buffer's
+    /// last use. `None` if the system has no memory for it.
     ///
     /// COST: a push and a pop of a vector; where none of this size was given back, memory that the system maps.
     #[inline]
@@ -84,7 +84,7 @@ impl Pool {
         Some(buffer)
     }
 
-    /// A buffer for a block of the device, at most 64 KiB, that a promise covers.
+    /// Returns a buffer for a block of the device, at most 64 KiB, that a promise covers.
     pub(crate) fn take_block(&mut self, len: usize) -> Buffer {
         // A process that cannot get so little memory cannot go on.
         self.take(len).unwrap_or_else(|| {
@@ -95,8 +95,8 @@ impl Pool {
         })
     }
 
-    /// A buffer for a read to fill. A device that keeps no data does not change the buffer, so the client would be sent
-    /// what an earlier request left there. So a buffer for such a device is zeroed first.
+    /// Returns a buffer for a read to fill. A device that keeps no data does not change the buffer, so the client would
+    /// be sent what an earlier request left there. So a buffer for such a device is zeroed first.
     ///
     /// COST: that of [`take`](Self::take); for a device that keeps no data also a pass over the buffer.
     #[inline]
@@ -143,7 +143,7 @@ impl Pool {
         }
     }
 
-    /// The length of the longest buffer that takes nothing of the common part.
+    /// Returns the length of the longest buffer that takes nothing of the common part.
     #[inline]
     pub(crate) fn own(&self) -> usize {
         1 << self.account.own().ilog2()
@@ -192,7 +192,7 @@ mod tests {
     use crate::clients::tests::entry;
     use crate::memory::budget::Budget;
 
-    /// A pool that may have as much memory as it wants.
+    /// Returns a pool that may have as much memory as it wants.
     fn pool() -> Pool {
         Pool::new(true, Account::new(Arc::new(Budget::new(1 << 40, 1)), Arc::clone(entry().counters(0))))
     }

@@ -26,7 +26,7 @@ impl Spare {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A zeroed buffer of this many bytes, a power of two, if there is one.
+    /// Returns a zeroed buffer of this many bytes, a power of two, if there is one.
     ///
     /// COST: a lock, and a pass over the buffer.
     pub(crate) fn take(&self, size: usize) -> Option<Buffer> {

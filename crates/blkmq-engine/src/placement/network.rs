@@ -25,7 +25,7 @@ pub enum NetworkError {
     Within(String, Network),
 }
 
-/// The bits of an address, as an IPv6 address has them.
+/// Returns the bits of an address, as an IPv6 address has them.
 fn bits_of(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
@@ -33,7 +33,7 @@ fn bits_of(address: IpAddr) -> u128 {
     }
 }
 
-/// How many bits stand before an address in what [`bits_of`] tells.
+/// Returns how many bits stand before an address in what [`bits_of`] tells.
 fn before(address: IpAddr) -> u8 {
     if address.is_ipv4() { 96 } else { 0 }
 }
@@ -43,7 +43,8 @@ impl Network {
         u128::MAX.checked_shl(128 - u32::from(before(self.address) + self.bits)).unwrap_or(0)
     }
 
-    /// Whether the address is one of the network. An IPv4 address in the form of an IPv6 address counts as IPv4.
+    /// Returns true if the address is one of the network. An IPv4 address in the form of an IPv6 address counts as
+    /// IPv4.
     #[must_use]
     pub fn holds(self, address: IpAddr) -> bool {
         let address = address.to_canonical();

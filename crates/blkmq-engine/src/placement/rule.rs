@@ -25,7 +25,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Whether the rule is for this connection to an export.
+    /// Returns true if the rule is for this connection to an export.
     pub(super) fn is_for(&self, entry: &Entry, export: &str) -> bool {
         let Self { certificate, user, address, export: asked, .. } = self;
         certificate.as_ref().is_none_or(|name| entry.is_certified(name))

@@ -67,8 +67,8 @@ impl<F: Copy + Default> Session<F> {
         has_any
     }
 
-    /// How long the thread may sleep before it [submits](Self::submit) again, if nothing wakes it. `None`: for any
-    /// time.
+    /// Returns how long the thread may sleep before it [submits](Self::submit) again, if nothing wakes it. `None`: for
+    /// any time.
     #[must_use]
     pub fn max_sleep(&self) -> Option<Duration> {
         self.rmw.max_sleep()
@@ -82,7 +82,7 @@ impl<F: Copy + Default> Session<F> {
         self.pool.account.note_stalled(is_stalled);
     }
 
-    /// Whether another client can begin nothing for want of memory, and this one has more than its own part.
+    /// Returns true if another client can begin nothing for want of memory, and this one has more than its own part.
     ///
     /// COST: a lock where it has more.
     pub fn is_in_the_way(&self) -> bool {

@@ -54,15 +54,15 @@ impl<F: Copy + Default> Session<F> {
         Some(id)
     }
 
-    /// The buffers that the front-end provides for a finished task. If the task took several operations, these are
-    /// what is left of the buffers, and only good to be used again. Of a task that was refused they are all there,
+    /// Returns the buffers that the front-end provides for a finished task. If the task took several operations, these
+    /// are what is left of the buffers, and only good to be used again. Of a task that was refused they are all there,
     /// perhaps in a list.
     pub fn reclaim(&mut self, id: TaskId) -> Buffers {
         std::mem::take(&mut self.tasks.get_mut(id).external)
     }
 }
 
-/// The operation with these buffers, from a byte of the device on.
+/// Returns the operation with these buffers, from a byte of the device on.
 #[inline]
 fn operation(ask: Ask, offset: u64, len: u64, buffers: Buffers) -> Bio {
     let (op, flags) = match ask {
@@ -72,7 +72,7 @@ fn operation(ask: Ask, offset: u64, len: u64, buffers: Buffers) -> Bio {
     Bio::new(op, offset / SECTOR_SIZE as u64, len / SECTOR_SIZE as u64, buffers).with_flags(flags)
 }
 
-/// The next operation of a task that takes several, and whose buffers are external: these bytes of it.
+/// Returns the next operation of a task that takes several, and whose buffers are external: these bytes of it.
 pub(super) fn next_operation(task: &mut Task, offset: u64, len: u64) -> Option<Bio> {
     let buffers = if task.next == task.end {
         std::mem::take(&mut task.external)
@@ -142,7 +142,7 @@ mod tests {
     use crate::log::{Journal, Level};
     use crate::memory::budget::least;
 
-    /// A session for one request at a time, beside an engine that allows more.
+    /// Returns a session for one request at a time, beside an engine that allows more.
     fn session(device: &str, nr_slots: usize) -> Session<u16> {
         let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ()), "log").unwrap();
         let bell = Arc::new(EventFd::new().unwrap());

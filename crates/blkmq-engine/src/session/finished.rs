@@ -24,8 +24,8 @@ impl<F: Copy + Default> Session<F> {
         finished.push_back(id);
     }
 
-    /// A task that is over, and its failure if it has failed. Tasks come in the order in which they were over, each
-    /// once. The front-end counts each failure that it tells its client ([`count_error`](Self::count_error)).
+    /// Returns a task that is over, and its failure if it has failed. Tasks come in the order in which they were over,
+    /// each once. The front-end counts each failure that it tells its client ([`count_error`](Self::count_error)).
     pub fn next_finished(&mut self) -> Option<(TaskId, Option<Failure>)> {
         let id = self.finished.pop_front()?;
         Some((id, self.tasks.get_mut(id).failure.take().map(|failure| *failure)))

@@ -35,10 +35,10 @@ impl<F: Copy + Default> Session<F> {
         self.go_on(id);
     }
 
-    /// Where the next piece of a write's data goes. Each piece is an operation of its own, which begins when the piece
-    /// has arrived. So a write that is half received holds no more memory than a piece, and it waits for more memory
-    /// without holding what others need. The first piece is short, and each further piece is as long as all pieces
-    /// before it together: a client gets memory for data that it sends, and not for data that it announces.
+    /// Returns where the next piece of a write's data goes. Each piece is an operation of its own, which begins when
+    /// the piece has arrived. So a write that is half received holds no more memory than a piece, and it waits for more
+    /// memory without holding what others need. The first piece is short, and each further piece is as long as all
+    /// pieces before it together: a client gets memory for data that it sends, and not for data that it announces.
     pub fn next_piece(&mut self, id: TaskId) -> Piece {
         let Self { tasks, pool, rmw, plan, .. } = self;
         let task = tasks.get_mut(id);

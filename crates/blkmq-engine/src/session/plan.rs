@@ -47,8 +47,8 @@ impl Plan {
     }
 }
 
-/// The longest range, in sectors, that is cut into at most `most` pieces wherever it begins. A piece is at most `piece`
-/// long. No piece crosses a multiple of `boundary`, unless that is 0. All lengths are multiples of `block`.
+/// Returns the longest range, in sectors, that is cut into at most `most` pieces wherever it begins. A piece is at most
+/// `piece` long. No piece crosses a multiple of `boundary`, unless that is 0. All lengths are multiples of `block`.
 fn longest(piece: u64, boundary: u64, most: u64, block: u64) -> u64 {
     let sectors = if boundary == 0 {
         piece.saturating_mul(most)

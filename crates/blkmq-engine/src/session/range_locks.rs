@@ -101,7 +101,7 @@ pub(super) struct RangeLocks {
 }
 
 impl Claim {
-    /// Whether the claim and another one, of a part or not, cannot be served at the same time.
+    /// Returns true if the claim and another one, of a part or not, cannot be served at the same time.
     fn conflicts(&self, blocks: &Range<u64>, is_part: bool) -> bool {
         (self.is_part || is_part) && self.blocks.start < blocks.end && blocks.start < self.blocks.end
     }
@@ -188,7 +188,7 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// Whether there may be claims that the connection does not know of.
+    /// Returns true if there may be claims that the connection does not know of.
     ///
     /// COST: a load of a line that is written only when a connection changes a part of a block.
     #[inline]

@@ -48,7 +48,7 @@ impl UserData {
     }
 }
 
-/// Whether one epoch came before another. The two are never further apart than half of all possible numbers.
+/// Returns true if one epoch came before another. The two are never further apart than half of all possible numbers.
 fn is_before(one: u32, other: u32) -> bool {
     let distance = other.wrapping_sub(one) & ((1 << EPOCH_BITS) - 1);
     distance != 0 && distance < 1 << (EPOCH_BITS - 1)
@@ -133,8 +133,8 @@ pub(super) const fn changes(op: Op) -> bool {
     matches!(op, Op::Write | Op::Discard | Op::WriteZeroes)
 }
 
-/// The flags of an operation that changes the device. The client waits for it: no cache is between, so Linux calls such
-/// a write synchronous, and a scheduler that shares by client knows whose it is.
+/// Returns the flags of an operation that changes the device. The client waits for it: no cache is between, so Linux
+/// calls such a write synchronous, and a scheduler that shares by client knows whose it is.
 #[inline]
 pub(super) const fn changing(fua: bool) -> Flags {
     Flags { sync: true, fua, ..Flags::NONE }
@@ -158,38 +158,38 @@ impl ReadModifyWrite {
         }
     }
 
-    /// Bytes from the start of the block to this byte.
+    /// Returns the number of bytes from the start of the block to this byte.
     #[inline]
     pub(super) fn skip(&self, byte: u64) -> u64 {
         byte & (self.block - 1)
     }
 
-    /// The start of the block that the byte is in.
+    /// Returns the start of the block that the byte is in.
     #[inline]
     pub(super) fn down(&self, byte: u64) -> u64 {
         byte & !(self.block - 1)
     }
 
-    /// The end of the last block that the bytes before this one reach into.
+    /// Returns the end of the last block that the bytes before this one reach into.
     #[inline]
     pub(super) fn up(&self, byte: u64) -> u64 {
         self.down(byte + (self.block - 1))
     }
 
-    /// The whole blocks that hold the bytes; none if there are no bytes.
+    /// Returns the whole blocks that hold the bytes; none if there are no bytes.
     #[inline]
     pub(super) fn around(&self, bytes: Range<u64>) -> Range<u64> {
         if bytes.is_empty() { bytes } else { self.down(bytes.start)..self.up(bytes.end) }
     }
 
-    /// The whole blocks among the bytes.
+    /// Returns the whole blocks among the bytes.
     #[inline]
     pub(super) fn within(&self, bytes: Range<u64>) -> Range<u64> {
         let start = self.up(bytes.start);
         start..self.down(bytes.end).max(start)
     }
 
-    /// Bytes of the buffers for the blocks that a change of these bytes reads.
+    /// Returns the number of bytes of the buffers for the blocks that a change of these bytes reads.
     #[inline]
     pub(super) fn charge(&self, bytes: Range<u64>) -> usize {
         let rmw = [bytes.start, bytes.end].into_iter().filter(|byte| self.skip(*byte) > 0).count();
@@ -201,13 +201,13 @@ impl ReadModifyWrite {
         self.is_wary
     }
 
-    /// The `user_data` of a task's operation that has no claim.
+    /// Returns the `user_data` of a task's operation that has no claim.
     #[inline]
     pub(super) fn user_data(&self, task: TaskId) -> u64 {
         UserData { task, place: None, epoch: self.epoch }.bits()
     }
 
-    /// The number of changes of whole blocks that are in progress and have no claim.
+    /// Returns the number of changes of whole blocks that are in progress and have no claim.
     fn nr_free(&self, tasks: &Tasks) -> usize {
         let all: usize = tasks.changing().map(|(_, task)| task.outstanding as usize).sum();
         all - (self.works.len() - self.places.len())
@@ -247,8 +247,8 @@ impl ReadModifyWrite {
         if self.has_room() { self.claim(context, place) } else { self.backlog.push_back(place) }
     }
 
-    /// Whether a change that comes now may have a claim. Changes that wait for a claim come first, however many steps
-    /// another request has.
+    /// Returns true if a change that comes now may have a claim. Changes that wait for a claim come first, however many
+    /// steps another request has.
     fn has_room(&self) -> bool {
         self.claims.len() < MAX_CLAIMS && self.backlog.is_empty()
     }
@@ -473,7 +473,7 @@ impl Drop for ReadModifyWrite {
     }
 }
 
-/// Whether a free change may be in progress on these blocks. `but` is a task that has none there.
+/// Returns true if a free change may be in progress on these blocks. `but` is a task that has none there.
 fn is_changing(tasks: &Tasks, block: u64, blocks: &Range<u64>, but: Option<TaskId>) -> bool {
     tasks.changing().any(|(id, task)| {
         let end = (task.offset + task.length).next_multiple_of(block);

@@ -46,7 +46,7 @@ pub(super) struct Task {
 }
 
 impl Task {
-    /// The data that was read and that the client asked for.
+    /// Returns the data that was read and that the client asked for.
     #[inline]
     pub(super) fn wanted(&self) -> impl Iterator<Item = &[u8]> {
         let last = self.data.len().wrapping_sub(1);
@@ -99,7 +99,7 @@ impl Tasks {
         &mut self.places[usize::from(id)]
     }
 
-    /// The tasks that change something and have operations in progress.
+    /// Returns the tasks that change something and have operations in progress.
     pub(super) fn changing(&self) -> impl Iterator<Item = (TaskId, &Task)> {
         let is_changing = |task: &Task| task.outstanding > 0 && task.ask.changes();
         (0..).zip(&self.places).filter(move |(_, task)| is_changing(task))
@@ -110,7 +110,7 @@ impl Tasks {
         !self.free.is_empty() || self.places.len() < usize::from(self.most)
     }
 
-    /// Whether every request is forgotten.
+    /// Returns true if every request is forgotten.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.free.len() == self.places.len()

@@ -34,14 +34,14 @@ pub(super) struct Adapter {
 }
 
 impl Adapter {
-    /// An adapter for a client that has chosen an export, with a submitter of this many slots.
+    /// Creates an adapter for a client that has chosen an export, with a submitter of this many slots.
     pub(super) fn new(engine: &Arc<Engine>, agreement: &Agreement, nr_slots: usize, entry: Arc<Entry>) -> Self {
         let terms = terms(&engine.exports[agreement.export], agreement);
         let session = Session::new(engine, agreement.export, entry, nr_slots);
         Self { terms, session, outbox: Outbox::default() }
     }
 
-    /// Whether there are replies that are not sent.
+    /// Returns true if there are replies that are not sent.
     pub(super) fn has_replies(&self) -> bool {
         !self.outbox.is_empty()
     }
@@ -157,14 +157,14 @@ fn tell_extents(session: &mut Session, id: TaskId, most: usize, block: u32) -> R
     Ok(len)
 }
 
-/// The cause that the client of a task is told. The protocol keeps `ENOTSUP` for fast zeroes, so any other operation
-/// that a device cannot do is invalid. The failure of a request that was refused is that of the refusal.
+/// Returns the cause that the client of a task is told. The protocol keeps `ENOTSUP` for fast zeroes, so any other
+/// operation that a device cannot do is invalid. The failure of a request that was refused is that of the refusal.
 fn reported(cause: Cause, ask: Ask) -> Cause {
     let may_be_unsupported = matches!(ask, Ask::WriteZeroes { fast: true, .. } | Ask::Tell { .. });
     if cause == Cause::Unsupported && !may_be_unsupported { Cause::Invalid } else { cause }
 }
 
-/// The error number of a cause.
+/// Returns the error number of a cause.
 const fn errno(cause: Cause) -> Errno {
     match cause {
         Cause::NotPermitted => Errno::Perm,

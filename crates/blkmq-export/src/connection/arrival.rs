@@ -8,7 +8,8 @@ use libc::TIOCOUTQ;
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, ioctl};
 
-/// Bytes that were sent by TCP and have not reached the client's system yet. The end of the stream counts as one byte.
+/// Returns the number of bytes that were sent by TCP and have not reached the client's system yet. The end of the
+/// stream counts as one byte.
 ///
 /// # Errors
 /// The socket is of a kind that does not know.

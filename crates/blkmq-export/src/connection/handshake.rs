@@ -19,7 +19,7 @@ pub(super) struct Handshake {
     place: Mutex<Option<Submitter>>,
 }
 
-/// The reason for which a queue takes no connection.
+/// Returns the reason for which a queue takes no connection.
 fn reason(error: &QueueError) -> Reason {
     match error {
         QueueError::TooManySubmitters | QueueError::NoHardwareQueue(_) => Reason::QueueFull,
@@ -33,7 +33,7 @@ impl Handshake {
         Self { shared, entry, rejections: Mutex::default(), place: Mutex::default() }
     }
 
-    /// The client's place in the queue of the export that it has chosen, if it has chosen one.
+    /// Returns the client's place in the queue of the export that it has chosen, if it has chosen one.
     pub(super) fn take_place(&self) -> Option<Submitter> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -34,7 +34,7 @@ impl Input {
         Self { bytes: vec![0; SIZE].into_boxed_slice(), start: 0, end: 0 }
     }
 
-    /// The bytes that are not used yet.
+    /// Returns the bytes that are not used yet.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }

@@ -6,8 +6,8 @@ use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// The name in a certificate: the common name of its subject, or else the first of its alternative names that is text.
-/// Empty names are ignored.
+/// Returns the name in a certificate: the common name of its subject, or else the first of its alternative names that
+/// is text. Empty names are ignored.
 pub(super) fn name_of(certificate: &CertificateDer<'_>) -> Option<String> {
     let certificate = Certificate::from_der(certificate).ok()?;
     let certificate = certificate.tbs_certificate();

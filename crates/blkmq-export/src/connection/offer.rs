@@ -41,7 +41,7 @@ pub(super) fn terms(export: &Export, agreement: &Agreement) -> Terms {
     Terms { export, maximum: offer.maximum, has_structured_replies, has_allocation }
 }
 
-/// The flags that promise durability. The flags promise no more than the device can keep.
+/// Returns the flags that promise durability. The flags promise no more than the device can keep.
 fn promises(terms: &blkmq_engine::Terms) -> u16 {
     // All connections share the queue, and a flush of the queue covers what any of them completed.
     let flush = if terms.can_flush { transmission::SEND_FLUSH | transmission::CAN_MULTI_CONN } else { 0 };
@@ -52,7 +52,7 @@ fn promises(terms: &blkmq_engine::Terms) -> u16 {
 mod tests {
     use super::*;
 
-    /// An export of a device, by its spec.
+    /// Returns an export of a device, by its spec.
     fn export(device: &str) -> Export {
         let driver = blkmq::driver::spec::open(device).unwrap();
         Export::new("a", blkmq::RequestQueue::builder(driver).build().unwrap())

@@ -52,14 +52,14 @@ impl PollHeuristic {
         };
     }
 
-    /// Whether the client sends one request at a time.
+    /// Returns true if the client sends one request at a time.
     pub(super) fn waits_for_answers(&self) -> bool {
         self.singles >= SINGLES
     }
 
-    /// Whether the client may have more answers to take than one, and so more requests to send. A client that is behind
-    /// may send one request at a time too: one for each answer that it takes. So every [`SINGLES`] turns it counts as
-    /// one that may be behind.
+    /// Returns true if the client may have more answers to take than one, and so more requests to send. A client that
+    /// is behind may send one request at a time too: one for each answer that it takes. So every [`SINGLES`] turns it
+    /// counts as one that may be behind.
     pub(super) fn may_be_behind(&self) -> bool {
         !self.waits_for_answers() || self.singles == 2 * SINGLES
     }

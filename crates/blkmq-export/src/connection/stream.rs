@@ -30,7 +30,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// A stream over a non-blocking socket, without encryption.
+    /// Creates a stream over a non-blocking socket, without encryption.
     pub(super) fn new(socket: OwnedFd) -> Self {
         let is_unix = socket_domain(&socket) == Ok(AddressFamily::UNIX);
         // TCP chooses its buffers by itself, as the path to the client needs them. If this call fails, a client counts
@@ -60,7 +60,7 @@ impl Stream {
         self.tls_session.as_mut().map_or(Ok(true), |tls_session| tls_session.shake_hands(socket))
     }
 
-    /// The name in the client's certificate.
+    /// Returns the name in the client's certificate.
     pub(super) fn peer_name(&self) -> Option<String> {
         self.tls_session.as_ref()?.peer_name()
     }
@@ -99,13 +99,13 @@ impl Stream {
         }
     }
 
-    /// Whether TLS has bytes for the socket that the socket has not got yet. [`send`](Self::send) sends them, also when
-    /// it is called without any slice.
+    /// Returns true if TLS has bytes for the socket that the socket has not got yet. [`send`](Self::send) sends them,
+    /// also when it is called without any slice.
     pub(super) fn wants_write(&self) -> bool {
         self.tls_session.as_ref().is_some_and(|tls_session| tls_session.wants_write())
     }
 
-    /// The number of bytes to receive from now on, if bytes that reach the socket later do not count.
+    /// Returns the number of bytes to receive from now on, if bytes that reach the socket later do not count.
     pub(super) fn last_bytes(&mut self) -> usize {
         let waiting = rustix::io::ioctl_fionread(&self.socket).unwrap_or(0);
         let waiting = usize::try_from(waiting).unwrap_or(usize::MAX);
@@ -133,8 +133,8 @@ impl Stream {
         let _ = shutdown(&self.socket, Shutdown::Write);
     }
 
-    /// How many of the bytes that were sent are neither with the client, nor with a system that delivers them even if
-    /// this socket is closed.
+    /// Returns how many of the bytes that were sent are neither with the client, nor with a system that delivers them
+    /// even if this socket is closed.
     pub(super) fn on_the_way(&self) -> usize {
         // If the socket does not know, there is nothing to wait for.
         if self.is_unix { 0 } else { on_the_way(self.socket.as_fd()).unwrap_or(0) }

@@ -216,7 +216,7 @@ impl TlsSession {
     }
 }
 
-/// The library's own error within one of the system's type.
+/// Returns the library's own error within one of the system's type.
 fn general(error: &io::Error) -> rustls::Error {
     let own = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     own.cloned().unwrap_or_else(|| rustls::Error::General(error.to_string()))

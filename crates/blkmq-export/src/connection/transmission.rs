@@ -319,7 +319,8 @@ impl Transmission {
         has_piece
     }
 
-    /// Whether bytes wait for the socket. For a client that is gone, the bytes that TLS has would wait for ever.
+    /// Returns true if bytes wait for the socket. For a client that is gone, the bytes that TLS has would wait for
+    /// ever.
     fn has_output(&self) -> bool {
         self.adapter.has_replies() || (!self.is_gone && self.stream.wants_write())
     }
@@ -364,8 +365,8 @@ impl Transmission {
         }
     }
 
-    /// How long the connection still waits for the client, if there is a limit. An error if the limit has passed.
-    /// Without a limit, a client could hold the memory of a reply or of a request for ever.
+    /// Returns how long the connection still waits for the client, if there is a limit. An error if the limit has
+    /// passed. Without a limit, a client could hold the memory of a reply or of a request for ever.
     fn check_stall(&self) -> Result<Option<Duration>, Ending> {
         let Some(limit) = self.stall_timeout else { return Ok(None) };
         let (reader, sender) = (self.reader.left(), self.sender.left());

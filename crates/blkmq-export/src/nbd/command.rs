@@ -100,7 +100,7 @@ impl Terms {
         }
     }
 
-    /// Whether the request changes only a part of some block, which is then read first.
+    /// Returns true if the request changes only a part of some block, which is then read first.
     fn cuts_block(&self, request: &Request) -> bool {
         let edges = request.offset | u64::from(request.length);
         request.length > 0 && edges & u64::from(self.export.block - 1) != 0
@@ -111,8 +111,8 @@ fn invalid<T>(message: impl Into<std::borrow::Cow<'static, str>>) -> Result<T, F
     Err(Failure::new(Cause::Invalid, message))
 }
 
-/// The failure with the cause that the protocol has for it: `ENOSPC` for a write past the end, and `ENOTSUP` for fast
-/// zeroes alone.
+/// Returns the failure with the cause that the protocol has for it: `ENOSPC` for a write past the end, and `ENOTSUP`
+/// for fast zeroes alone.
 fn in_nbd(failure: Failure, ask: Ask) -> Failure {
     let cause = match (failure.cause, ask) {
         (Cause::Invalid, Ask::Write { .. } | Ask::WriteZeroes { .. }) => Cause::NoSpace,

@@ -47,7 +47,7 @@ pub fn describe(start: u64, bytes: u32, minimum: u32, to: &mut [u8], look: impl 
     written
 }
 
-/// Where a stretch from `at` on ends if no block is cut, and the stretch's state.
+/// Returns where a stretch from `at` on ends if no block is cut, and the stretch's state.
 fn whole_blocks(at: u64, end: u64, minimum: u64, found: Extent) -> (u64, u32) {
     let hole = if found.is_hole { states::HOLE } else { 0 };
     let state = if found.is_zero { hole | states::ZERO } else { hole };

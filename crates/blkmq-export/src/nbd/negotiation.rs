@@ -41,11 +41,11 @@ pub struct Offer {
 
 /// What a negotiation can offer.
 pub trait Catalogue {
-    /// The exports' names and descriptions, in the order of their numbers. The call does not wait.
+    /// Returns the exports' names and descriptions, in the order of their numbers. The call does not wait.
     fn names(&self) -> impl Iterator<Item = (&str, &str)>;
 
-    /// Why the client may not use an export, as a text for the client. `None` if it may. An export that the client may
-    /// not use is not listed.
+    /// Returns why the client may not use an export, as a text for the client. `None` if it may. An export that the
+    /// client may not use is not listed.
     fn refusal(&self, _export: usize) -> Option<String> {
         None
     }
@@ -250,7 +250,7 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
         (skipped as usize, if skipped == 0 { Progress::Short } else { Progress::On })
     }
 
-    /// Whether the client has to ask for encryption before this option is accepted.
+    /// Returns true if the client has to ask for encryption before this option is accepted.
     fn is_withheld(&self, option: u32) -> bool {
         self.encryption == Encryption::Required && !matches!(option, options::ABORT | options::STARTTLS)
     }

@@ -25,7 +25,7 @@ impl Head {
         self
     }
 
-    /// A simple reply; the data of a read follows it.
+    /// Creates a simple reply; the data of a read follows it.
     #[must_use]
     pub fn simple(cookie: u64, errno: Option<Errno>) -> Self {
         let errno = errno.map_or(0, Errno::number);
@@ -65,7 +65,7 @@ impl Head {
         (head, message)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]

@@ -52,14 +52,14 @@ const SECOND: Files = Files {
     swap: Some("memory.swap.max"),
 };
 
-/// Bytes that clients get if nobody says how many: of the machine, or of the control group around this process that has
-/// the least, a quarter, and no more than half of what is free. `None` if nothing is known.
+/// Returns the number of bytes that clients get if nobody says how many: of the machine, or of the control group around
+/// this process that has the least, a quarter, and no more than half of what is free. `None` if nothing is known.
 pub(super) fn share() -> Option<usize> {
     known().map(Memory::share).min()
 }
 
-/// The most bytes that a process may have, with all that can be swapped out: as many as the machine has, or as the
-/// control groups around this process allow. `None` if nothing is known.
+/// Returns the most bytes that a process may have, with all that can be swapped out: as many as the machine has, or as
+/// the control groups around this process allow. `None` if nothing is known.
 #[must_use]
 pub fn memory() -> Option<usize> {
     most(known())
@@ -75,7 +75,7 @@ fn most(known: impl Iterator<Item = Memory>) -> Option<usize> {
         .map(|(all, swap)| all.saturating_add(swap))
 }
 
-/// The memory of the machine, and that of each control group around this process that has a limit.
+/// Returns the memory of the machine, and that of each control group around this process that has a limit.
 fn known() -> impl Iterator<Item = Memory> {
     let machine = meminfo().as_deref().and_then(of_machine);
     let own = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
@@ -83,9 +83,9 @@ fn known() -> impl Iterator<Item = Memory> {
     groups.chain(machine)
 }
 
-/// The memory and the number of connections of a server for which nobody has said how much memory clients have. `share`
-/// is what they get, if it is known, and `connections` how many there may be, if somebody has said it. The text is what
-/// the operator should know.
+/// Returns the memory and the number of connections of a server for which nobody has said how much memory clients have.
+/// `share` is what they get, if it is known, and `connections` how many there may be, if somebody has said it. The text
+/// is what the operator should know.
 pub(super) fn divide(share: Option<usize>, connections: Option<usize>) -> (usize, usize, Option<String>) {
     let most = connections.unwrap_or(MAX_CONNECTIONS.into());
     let (least, share) = (least_memory(most), share.unwrap_or_else(|| least_memory(most)));
@@ -113,12 +113,12 @@ fn read(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// The text of `/proc/meminfo`.
+/// Returns the text of `/proc/meminfo`.
 fn meminfo() -> Option<String> {
     read(Path::new("/proc/meminfo"))
 }
 
-/// Bytes that `/proc/meminfo` has under a name.
+/// Returns the number of bytes that `/proc/meminfo` has under a name.
 fn bytes_of(text: &str, name: &str) -> Option<usize> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     line.trim().strip_suffix(" kB")?.parse::<usize>().ok()?.checked_mul(1024)
@@ -131,8 +131,8 @@ fn of_machine(text: &str) -> Option<Memory> {
     Some(Memory { all, free, swap: bytes_of(text, "SwapTotal").unwrap_or(0) })
 }
 
-/// The folders of the control groups of a process, given its `/proc/self/cgroup`: its own group, and the groups around
-/// that. In a container the outermost group may be the process's own, whatever the text says.
+/// Returns the folders of the control groups of a process, given its `/proc/self/cgroup`: its own group, and the groups
+/// around that. In a container the outermost group may be the process's own, whatever the text says.
 fn groups(text: &str) -> Vec<(PathBuf, &'static Files)> {
     let mut groups = Vec::new();
     for line in text.lines() {

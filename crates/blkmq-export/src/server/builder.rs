@@ -206,8 +206,8 @@ impl Builder {
         Ok(Bound { builder: self, memory, max_connections, listeners, bell })
     }
 
-    /// The memory of all connections together, and the most connections. The system is asked now, while the process may
-    /// still read the files that say it.
+    /// Returns the memory of all connections together, and the most connections. The system is asked now, while the
+    /// process may still read the files that say it.
     fn divide(&self) -> (usize, usize) {
         if let Some(memory) = self.memory {
             return (memory, self.max_connections.unwrap_or(MAX_CONNECTIONS.into()));

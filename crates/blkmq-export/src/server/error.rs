@@ -60,7 +60,7 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Whether the configuration makes no sense. Otherwise the system did not allow something.
+    /// Returns true if the configuration makes no sense. Otherwise the system did not allow something.
     #[must_use]
     pub fn is_bad_configuration(&self) -> bool {
         !matches!(self, Self::Listen(..) | Self::System(_))

@@ -43,12 +43,12 @@ pub enum Address {
 }
 
 impl Address {
-    /// A Unix socket that only its owner may use.
+    /// Creates a Unix socket that only its owner may use.
     pub fn unix(path: impl Into<PathBuf>) -> Self {
         Self::Unix { path: path.into(), mode: 0o600 }
     }
 
-    /// A TCP port that only this machine can reach, on 127.0.0.1.
+    /// Creates a TCP port that only this machine can reach, on 127.0.0.1.
     #[must_use]
     pub const fn loopback(port: u16) -> Self {
         Self::Tcp(SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), port))
@@ -159,7 +159,7 @@ impl Listener {
         }
     }
 
-    /// The same socket, for a server that takes the place of this one. The socket's file stays from now on.
+    /// Returns the same socket, for a server that takes the place of this one. The socket's file stays from now on.
     pub(super) fn share(&self) -> io::Result<OwnedFd> {
         let socket = self.as_fd().try_clone_to_owned()?;
         if let Socket::Unix { file: Some(file), .. } = &self.0 {
@@ -169,7 +169,7 @@ impl Listener {
         Ok(socket)
     }
 
-    /// The URI by which clients name an export at this socket.
+    /// Returns the URI by which clients name an export at this socket.
     pub(super) fn uri(&self, is_secure: bool, export: &str) -> String {
         match &self.0 {
             Socket::Unix { path, .. } => uri::unix(is_secure, path, export),
@@ -187,7 +187,7 @@ impl AsFd for Listener {
     }
 }
 
-/// The process and user at the other end of a Unix socket.
+/// Returns the process and user at the other end of a Unix socket.
 pub(super) fn unix_peer(socket: BorrowedFd<'_>) -> String {
     match rustix::net::sockopt::socket_peercred(socket) {
         Ok(peer) => format!("process {} of user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw()),

@@ -13,18 +13,18 @@ fn escape(bytes: &[u8]) -> PercentEncode<'_> {
     percent_encode(bytes, UNSAFE)
 }
 
-/// The first part of a URI, which tells clients whether to encrypt.
+/// Returns the first part of a URI, which tells clients whether to encrypt.
 fn scheme(is_secure: bool) -> &'static str {
     if is_secure { "nbds" } else { "nbd" }
 }
 
-/// The URI of an export behind a Unix socket.
+/// Returns the URI of an export behind a Unix socket.
 pub(super) fn unix(is_secure: bool, path: &Path, export: &str) -> String {
     let scheme = scheme(is_secure);
     format!("{scheme}+unix:///{}?socket={}", escape(export.as_bytes()), escape(path.as_os_str().as_bytes()))
 }
 
-/// The URI of an export behind a TCP port.
+/// Returns the URI of an export behind a TCP port.
 pub(super) fn tcp(is_secure: bool, address: SocketAddr, export: &str) -> String {
     format!("{}://{address}/{}", scheme(is_secure), escape(export.as_bytes()))
 }

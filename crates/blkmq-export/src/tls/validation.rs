@@ -24,7 +24,7 @@ const VERIFIED: RangeInclusive<usize> = 2048..=8192;
 #[error("{0}")]
 pub(super) struct Unusable(String);
 
-/// A reader for the fields of a sequence in DER.
+/// Returns a reader for the fields of a sequence in DER.
 fn fields(bytes: &[u8]) -> Option<SliceReader<'_>> {
     SliceReader::new(AnyRef::from_der(bytes).ok()?.value()).ok()
 }
@@ -34,7 +34,7 @@ fn bits(modulus: UintRef<'_>) -> usize {
     bytes.first().map_or(0, |first| bytes.len() * 8 - first.leading_zeros() as usize)
 }
 
-/// The size in bits of a certificate's key. `None` if the key is not an RSA key.
+/// Returns the size in bits of a certificate's key. `None` if the key is not an RSA key.
 fn rsa_bits(certificate: &Certificate) -> Option<usize> {
     let info = certificate.tbs_certificate().subject_public_key_info();
     if info.algorithm.oid != RSA {
@@ -44,7 +44,7 @@ fn rsa_bits(certificate: &Certificate) -> Option<usize> {
     Some(bits(UintRef::decode(&mut key).ok()?))
 }
 
-/// The size in bits of a private key. `None` if it is not an RSA key.
+/// Returns the size in bits of a private key. `None` if it is not an RSA key.
 fn rsa_bits_of_private(key: &PrivateKeyDer<'_>) -> Option<usize> {
     let bytes = match key {
         PrivateKeyDer::Pkcs1(key) => key.secret_pkcs1_der(),
@@ -56,7 +56,7 @@ fn rsa_bits_of_private(key: &PrivateKeyDer<'_>) -> Option<usize> {
     Some(bits(UintRef::decode(&mut key).ok()?))
 }
 
-/// The RSA key within a key in PKCS#8.
+/// Returns the RSA key within a key in PKCS#8.
 fn inner(bytes: &[u8]) -> der::Result<Option<&[u8]>> {
     let Some(mut key) = fields(bytes) else { return Ok(None) };
     let _version = AnyRef::decode(&mut key)?;
@@ -107,7 +107,7 @@ pub(super) fn check_key(key: &PrivateKeyDer<'_>) -> Result<(), Unusable> {
     }
 }
 
-/// Which keys a server can have.
+/// Returns which keys a server can have.
 pub(super) fn usable_keys() -> String {
     let [small, middle, large] = SIGNING;
     format!(

@@ -28,8 +28,8 @@ pub(in crate::rbd) struct Cluster {
 }
 
 impl Cluster {
-    /// A client with this name, `client.admin`, that is not connected yet. It knows what the file `conf` says, or the
-    /// one that Ceph finds by itself, and these options.
+    /// Creates a client with this name, `client.admin`, that is not connected yet. It knows what the file `conf` says,
+    /// or the one that Ceph finds by itself, and these options.
     ///
     /// # Errors
     /// What is wrong with the name, the file or an option.
@@ -133,7 +133,7 @@ impl Pool {
         (result, image)
     }
 
-    /// Whether there is an image of this name.
+    /// Returns true if there is an image of this name.
     #[cold]
     pub(super) fn has(&self, image: &CStr) -> bool {
         let (result, handle) = self.image(image, None, true);

@@ -101,7 +101,7 @@ impl Fake {
         lock(self.0).pending.clone()
     }
 
-    /// Whether there are answers that were not taken.
+    /// Returns true if there are answers that were not taken.
     pub(in crate::rbd) fn has_answers(&self) -> bool {
         !lock(self.0).done.is_empty()
     }

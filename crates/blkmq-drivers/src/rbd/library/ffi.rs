@@ -146,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// A Rust type as C writes it.
+    /// Returns a Rust type as C writes it.
     fn in_c(text: &str) -> String {
         let text = text.trim();
         if let Some(rest) = text.strip_prefix("*mut ") {

@@ -30,7 +30,7 @@ impl StallTimer {
 }
 
 impl Work {
-    /// Whether its turn has not come.
+    /// Returns true if its turn has not come.
     fn waits(&self) -> bool {
         match &self.change {
             Change::Whole(_) => true,
@@ -41,7 +41,8 @@ impl Work {
 }
 
 impl ReadModifyWrite {
-    /// How long the connection may sleep until it has to [look for stuck threads](Self::give_up). `None`: for any time.
+    /// Returns how long the connection may sleep until it has to [look for stuck threads](Self::give_up). `None`: for
+    /// any time.
     pub(in super::super) fn max_sleep(&self) -> Option<Duration> {
         if self.claims.is_empty() {
             return None;
