@@ -213,7 +213,7 @@ impl<'a> Connection<'a> {
         let Received { header, body, message, files } = received;
         let wants_reply = header.wants_reply() && self.protocol_features.contains(ProtocolFeatures::REPLY_ACK);
         let reply = |wire: &Wire, body: &[u8], file: Option<&OwnedFd>| {
-            wire.send(&header.reply(body), file.map(|file| file.as_fd())).map_err(Ending::from)
+            wire::send(wire.as_fd(), &header.reply(body), file.map(|file| file.as_fd())).map_err(Ending::from)
         };
         match message.map_err(|error| Ending::Wire(error.into())).and_then(|message| self.handle(message, files)) {
             Ok(Answer::Body(answer)) => reply(&self.wire, &answer, None),
@@ -450,7 +450,7 @@ impl<'a> Connection<'a> {
             }
         };
         let vring = &mut self.vrings[index];
-        vring.base = ring_server.base();
+        vring.base = ring_server.virtqueue.base();
         vring.signals = self.workers[index % self.workers.len()].signals_of(*ring_server);
     }
 

@@ -65,7 +65,6 @@ pub(crate) mod tests {
     use rustix::net::sockopt::set_socket_linger;
 
     use super::*;
-    use crate::notifier::tests::bounded;
 
     /// A descriptor that takes an hour to close: a socket with data that nobody takes. With the other end.
     pub(crate) fn lingering() -> (OwnedFd, TcpStream) {
@@ -78,15 +77,5 @@ pub(crate) mod tests {
         near.set_nonblocking(false).unwrap();
         set_socket_linger(&near, Some(Duration::from_secs(3600))).unwrap();
         (near.into(), far)
-    }
-
-    /// Red if the thread that has a descriptor waits for the end of its close.
-    #[test]
-    #[cfg_attr(miri, ignore = "Miri has no such sockets")]
-    fn a_descriptor_that_takes_long_to_close_holds_nobody() {
-        let (files, others): (Vec<_>, Vec<_>) = (0..3).map(|_| lingering()).unzip();
-        bounded(move || files.into_iter().for_each(|file| drop(Foreign::new(file))));
-        // The thread that closes goes on when the other ends are gone.
-        drop(others);
     }
 }

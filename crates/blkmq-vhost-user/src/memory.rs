@@ -118,12 +118,9 @@ impl Memory {
         {
             return Err(MemoryError::Overlap(info));
         }
-        let failed = |error: String| MemoryError::Map(info, error);
-        let (start, whole) = match (usize::try_from(info.offset), usize::try_from(info.offset + info.len)) {
-            (Ok(start), Ok(whole)) => (start, whole),
-            _ => return Err(MemoryError::Size(info)),
-        };
-        let map = map(fs::File::from(file), whole).map_err(failed)?;
+        let ends = [info.offset, info.offset + info.len].map(usize::try_from);
+        let [Ok(start), Ok(whole)] = ends else { return Err(MemoryError::Size(info)) };
+        let map = map(fs::File::from(file), whole).map_err(|error| MemoryError::Map(info, error))?;
         let at = self.regions.partition_point(|region| region.info.guest < info.guest);
         self.regions.insert(at, Region { info, map: Arc::new(map), start });
         Ok(())
@@ -180,13 +177,7 @@ impl Memory {
     /// `align` in this process too.
     pub(crate) fn area(&self, address: u64, len: usize, align: usize) -> Result<Area, NoMemory> {
         let none = NoMemory { address, len: len as u64 };
-        let mut piece = None;
-        let mut nr = 0;
-        self.pieces(address, u32::try_from(len).map_err(|_| none)?, |found| {
-            piece = Some(found);
-            nr += 1;
-        })?;
-        let piece = piece.filter(|_| nr == 1).ok_or(none)?;
+        let piece = u32::try_from(len).ok().and_then(|len| self.piece(address, len)).ok_or(none)?;
         let map = &self.regions[piece.region as usize].map;
         if !(map.as_ptr().addr() + piece.at).is_multiple_of(align) {
             return Err(none);
@@ -233,16 +224,16 @@ impl Memory {
     }
 
     /// Copies out what a descriptor takes at a guest's address, which may lie in several pieces.
-    pub(crate) fn read_at(&self, address: u64) -> Result<[u8; 16], NoMemory> {
+    pub(crate) fn read_at(&self, address: u64) -> Result<u128, NoMemory> {
         if let Some(piece) = self.piece(address, 16) {
-            return Ok(self.get::<u128>(piece).to_ne_bytes());
+            return Ok(self.get(piece));
         }
         let (mut bytes, mut filled) = ([0; 16], 0);
         self.pieces(address, 16, |piece| {
             self.read(piece, &mut bytes[filled..]);
             filled += piece.len as usize;
         })?;
-        Ok(bytes)
+        Ok(u128::from_ne_bytes(bytes))
     }
 
     /// Where the piece is. Valid as long as the region is in this memory or in a clone of it.
@@ -365,8 +356,9 @@ pub(crate) mod tests {
         for (address, len) in [(0, 1), (0xfff, 2), (0x4fff, 2), (0x9000, 0x1001), (u64::MAX, 1), (u64::MAX - 1, 9)] {
             assert_eq!(pieces(address, len), Err(NoMemory { address, len: len.into() }));
         }
-        assert_eq!(memory.read_at(0x3000), Ok(*b"over\0\0\0\0\0\0\0\0\0\0\0\0"));
-        assert_eq!(memory.read_at(0x2ffe), Ok(*b"\0\0over\0\0\0\0\0\0\0\0\0\0"));
+        let read_at = |address| memory.read_at(address).map(u128::to_ne_bytes);
+        assert_eq!(read_at(0x3000), Ok(*b"over\0\0\0\0\0\0\0\0\0\0\0\0"));
+        assert_eq!(read_at(0x2ffe), Ok(*b"\0\0over\0\0\0\0\0\0\0\0\0\0"));
         assert_eq!(memory.guest_address(0x9001 + (1 << 40)), Some(0x9001));
         assert_eq!(memory.guest_address(0x9001), None);
         assert!(memory.area(0x3000, 16, 4096).is_ok() && memory.area(0x3001, 2, 2).is_err());

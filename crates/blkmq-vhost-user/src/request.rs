@@ -60,17 +60,13 @@ impl Request {
     pub(crate) fn parse(memory: &Memory, chain: &mut Chain) -> Result<Self, Fault> {
         let header = match chain.readable.first() {
             // As drivers lay it out.
-            Some(first) if first.len as usize == HEADER => {
-                let header = memory.get::<u128>(*first).to_ne_bytes();
-                chain.readable.remove(0);
-                header
-            }
+            Some(first) if first.len as usize == HEADER => memory.get(chain.readable.remove(0)),
             _ => {
                 let mut header = [0; HEADER];
                 if !cut_front(memory, &mut chain.readable, &mut header) {
                     return Err(Fault::NoHeader);
                 }
-                header
+                u128::from_ne_bytes(header)
             }
         };
         let last = chain.writable.pop().ok_or(Fault::NoStatus)?;
@@ -78,9 +74,8 @@ impl Request {
         if rest.len > 0 {
             chain.writable.push(rest);
         }
-        let [a, b, c, d, e, f, g, h, sector @ ..] = header;
-        let (kind, priority) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
-        Ok(Self { kind, sector: u64::from_le_bytes(sector), priority, status })
+        let header = u128::from_le(header);
+        Ok(Self { kind: header as u32, priority: (header >> 32) as u32, sector: (header >> 64) as u64, status })
     }
 }
 
@@ -103,11 +98,11 @@ impl Range {
         }
         let mut bytes = [0; MAX_RANGES * RANGE];
         cut_front(memory, pieces, &mut bytes[..len]);
-        let ranges = bytes[..len].as_chunks::<RANGE>().0.iter().map(|&[sector @ .., a, b, c, d, e, f, g, h]| {
-            let (nr_sectors, flags) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
-            Self { sector: u64::from_le_bytes(sector), nr_sectors, flags }
-        });
-        Some(ranges.collect())
+        let range = |bytes: &[u8; RANGE]| {
+            let bits = u128::from_le_bytes(*bytes);
+            Self { sector: bits as u64, nr_sectors: (bits >> 64) as u32, flags: (bits >> 96) as u32 }
+        };
+        Some(bytes[..len].as_chunks().0.iter().map(range).collect())
     }
 
     /// Whether the flags are those that the operation may have.

@@ -101,13 +101,15 @@ pub(crate) struct RingServer {
     pub(crate) signals: Signals,
     /// The ring is to be given back: of a request of many parts no further part is begun.
     begins_no_part: bool,
-    virtqueue: Virtqueue,
+    /// A fault ended it: no requests are taken any more.
+    pub(crate) is_broken: bool,
+    pub(crate) virtqueue: Virtqueue,
     /// The most requests that may be in progress.
-    size: u16,
+    pub(crate) size: u16,
     /// Chains that were taken and not given back.
     nr_taken: u16,
-    /// The pieces of these.
-    nr_pieces: usize,
+    /// The pieces of those of these that have several.
+    pub(crate) nr_pieces: usize,
     loans: Loans<Memory>,
     terms: Arc<Terms>,
     /// What the tasks have that is rare.
@@ -124,6 +126,7 @@ impl RingServer {
             is_enabled: false,
             signals: Signals::default(),
             begins_no_part: false,
+            is_broken: false,
             virtqueue,
             size,
             nr_taken: 0,
@@ -140,16 +143,6 @@ impl RingServer {
     /// Whether nothing is in progress.
     pub(crate) fn is_idle(&self) -> bool {
         self.nr_taken == 0
-    }
-
-    /// The descriptors, of a ring that works no more.
-    pub(crate) fn into_signals(self) -> Signals {
-        self.signals
-    }
-
-    /// Where the ring goes on, as the front-end has it.
-    pub(crate) fn base(&self) -> u32 {
-        self.virtqueue.base()
     }
 
     /// Takes the next chain, if there is one and it may be in progress. It has to [begin](Self::begin) then.
@@ -411,27 +404,9 @@ impl RingServer {
         std::mem::take(&mut self.is_dirty) && self.virtqueue.publish()
     }
 
-    /// The most requests that may be in progress.
-    pub(crate) fn size(&self) -> usize {
-        self.size.into()
-    }
-
-    /// The pieces of all requests in progress that have several.
-    pub(crate) fn nr_pieces(&self) -> usize {
-        self.nr_pieces
-    }
-
     /// Whether one more request may be in progress.
     pub(crate) fn has_room(&self) -> bool {
         self.nr_taken < self.size && self.late.is_empty()
-    }
-
-    pub(crate) fn ask_for_kicks(&mut self) -> Result<bool, Fault> {
-        self.virtqueue.ask_for_kicks()
-    }
-
-    pub(crate) fn refuse_kicks(&mut self) {
-        self.virtqueue.refuse_kicks();
     }
 }
 

@@ -100,7 +100,7 @@ impl Worker {
             kicks: Kicks::new()?,
             notifier: Notifier::new()?,
         });
-        let inside = Inside {
+        let thread = WorkerThread {
             mailbox: Arc::clone(&mailbox),
             submitter,
             session,
@@ -116,7 +116,7 @@ impl Worker {
             troubles,
             told,
         };
-        let thread = thread::Builder::new().name(name).spawn(move || inside.run())?;
+        let thread = thread::Builder::new().name(name).spawn(move || thread.run())?;
         Ok(Self { mailbox, thread: Some(thread) })
     }
 
@@ -132,7 +132,7 @@ impl Worker {
 
     /// The descriptors of a ring that the worker has given back.
     pub(crate) fn signals_of(&self, ring_server: RingServer) -> Signals {
-        let signals = ring_server.into_signals();
+        let signals = ring_server.signals;
         signals.kick.iter().for_each(|kick| self.mailbox.kicks.remove(kick));
         signals
     }
@@ -149,9 +149,7 @@ impl Worker {
         self.mailbox.has_any.store(true, Ordering::Release);
         self.mailbox.bell.notify();
     }
-}
 
-impl Worker {
     /// Whether the worker's thread is over: it has panicked, for nothing has told it to end.
     pub(crate) fn has_ended(&self) -> bool {
         // Relaxed: nothing is read that the worker has left behind.
@@ -186,26 +184,19 @@ impl Drop for Guard {
     }
 }
 
-/// A ring, and how it is.
-#[derive(Debug)]
-struct Served {
-    ring_server: Box<RingServer>,
-    is_broken: bool,
+fn find(ring_servers: &mut [Box<RingServer>], number: u16) -> Option<&mut Box<RingServer>> {
+    ring_servers.iter_mut().find(|ring_server| ring_server.number == number)
 }
 
-fn find(ring_servers: &mut [Served], number: u16) -> Option<&mut RingServer> {
-    ring_servers.iter_mut().find(|served| served.ring_server.number == number).map(|served| &mut *served.ring_server)
-}
-
-/// A worker's own.
+/// What the thread of a worker has.
 #[derive(Debug)]
-struct Inside {
+struct WorkerThread {
     mailbox: Arc<Mailbox>,
     /// Before the session and the ring servers: its end waits for operations, which belong to the session's tasks and
     /// have memory of the ring servers.
     submitter: Submitter,
     session: Session<Own>,
-    ring_servers: Vec<Served>,
+    ring_servers: Vec<Box<RingServer>>,
     stops: Vec<(u16, Sender<Box<RingServer>>)>,
     chain: Chain,
     lists: Lists,
@@ -221,7 +212,7 @@ struct Inside {
     told: Arc<EventFd>,
 }
 
-impl Inside {
+impl WorkerThread {
     /// COST: no system call for a round in which something was done, but one for each guest that wants to be told.
     /// Before the thread sleeps: one for each look that the idle policy allows. One to sleep, and one more if a guest
     /// has kicked.
@@ -240,9 +231,9 @@ impl Inside {
             if has_taken {
                 self.is_prompt = was_idle && self.session.is_idle();
             }
-            for served in &mut self.ring_servers {
-                if served.ring_server.publish() {
-                    self.mailbox.signal(served.ring_server.signals.call.as_ref());
+            for ring_server in &mut self.ring_servers {
+                if ring_server.publish() {
+                    self.mailbox.signal(ring_server.signals.call.as_ref());
                 }
             }
             self.stop_idle();
@@ -271,7 +262,7 @@ impl Inside {
                     // What the last server has given back, it may not have told of. A guest whose event lies behind
                     // that would not be told of anything later either.
                     self.mailbox.signal(ring_server.signals.call.as_ref());
-                    self.ring_servers.push(Served { ring_server, is_broken: false });
+                    self.ring_servers.push(ring_server);
                 }
                 Order::Stop(number, halt, done) => {
                     let Self { ring_servers, session, .. } = self;
@@ -306,8 +297,8 @@ impl Inside {
     /// Takes what has arrived. Returns whether there was anything.
     fn take(&mut self) -> bool {
         let mut has_any = false;
-        for served in &mut self.ring_servers {
-            has_any |= served.ring_server.catch_up(&mut self.session);
+        for ring_server in &mut self.ring_servers {
+            has_any |= ring_server.catch_up(&mut self.session);
         }
         if self.session.has_backlog() {
             // No room: what is more is left with the guests.
@@ -320,9 +311,9 @@ impl Inside {
                 continue;
             }
             // A guest may go on asking for what is answered at once. Other rings, and orders, have their turn.
-            let most = if self.is_prompt { PROMPT_ROUND } else { self.ring_servers[index].ring_server.size() };
+            let most = if self.is_prompt { PROMPT_ROUND } else { self.ring_servers[index].size.into() };
             let Self { ring_servers, chain, lists, session, submitter, idle, .. } = self;
-            let ring_server = &mut ring_servers[index].ring_server;
+            let ring_server = &mut ring_servers[index];
             for _ in 0..most {
                 if !session.has_room() || nr_pieces >= MAX_PIECES {
                     break;
@@ -334,9 +325,9 @@ impl Inside {
                             idle.arrive();
                             session.set_now(submitter.queue().clock().now());
                         }
-                        nr_pieces -= ring_server.nr_pieces();
+                        nr_pieces -= ring_server.nr_pieces;
                         ring_server.begin(taken, chain, session, lists);
-                        nr_pieces += ring_server.nr_pieces();
+                        nr_pieces += ring_server.nr_pieces;
                     }
                     Ok(None) => break,
                     Err(fault) => {
@@ -348,29 +339,29 @@ impl Inside {
         }
         self.first = self.first.wrapping_add(1);
         if has_new && std::mem::take(&mut self.has_kicks) {
-            self.ring_servers.iter_mut().for_each(|served| served.ring_server.refuse_kicks());
+            self.ring_servers.iter_mut().for_each(|ring_server| ring_server.virtqueue.refuse_kicks());
         }
         has_any | has_new
     }
 
     /// The pieces of all requests in progress. They take memory that counts as no client's, so they have a bound.
     fn nr_pieces(&self) -> usize {
-        self.ring_servers.iter().map(|served| served.ring_server.nr_pieces()).sum()
+        self.ring_servers.iter().map(|ring_server| ring_server.nr_pieces).sum()
     }
 
     /// Whether requests are taken from this ring.
     fn is_served(&self, index: usize) -> bool {
-        let Served { ring_server, is_broken } = &self.ring_servers[index];
-        !is_broken && ring_server.is_enabled && !self.is_stopping(ring_server.number)
+        let ring_server = &self.ring_servers[index];
+        !ring_server.is_broken && ring_server.is_enabled && !self.is_stopping(ring_server.number)
     }
 
     /// Serves a ring no more. What is in progress is still answered.
     fn give_up(&mut self, index: usize, fault: Fault) {
-        let served = &mut self.ring_servers[index];
-        served.is_broken = true;
-        self.mailbox.signal(served.ring_server.signals.error.as_ref());
+        let ring_server = &mut self.ring_servers[index];
+        ring_server.is_broken = true;
+        self.mailbox.signal(ring_server.signals.error.as_ref());
         // A connection that has ended needs no word.
-        let _ = self.troubles.send((served.ring_server.number, fault));
+        let _ = self.troubles.send((ring_server.number, fault));
         self.told.notify();
     }
 
@@ -394,20 +385,20 @@ impl Inside {
         let mut at = 0;
         while at < self.stops.len() {
             let number = self.stops[at].0;
-            let index = self.ring_servers.iter().position(|served| served.ring_server.number == number);
+            let index = self.ring_servers.iter().position(|ring_server| ring_server.number == number);
             match index {
-                Some(index) if !self.ring_servers[index].ring_server.is_idle() => at += 1,
+                Some(index) if !self.ring_servers[index].is_idle() => at += 1,
                 Some(index) => {
                     let (_, done) = self.stops.swap_remove(at);
                     // A connection that has ended takes no ring back.
-                    let _ = done.send(self.ring_servers.swap_remove(index).ring_server);
+                    let _ = done.send(self.ring_servers.swap_remove(index));
                 }
                 // Nobody waits for a ring that is not here.
                 None => drop(self.stops.swap_remove(at)),
             }
         }
         if self.is_ending {
-            self.ring_servers.retain(|served| !served.ring_server.is_idle());
+            self.ring_servers.retain(|ring_server| !ring_server.is_idle());
         }
     }
 
@@ -425,7 +416,7 @@ impl Inside {
                 if self.ring_servers[index].is_broken {
                     continue;
                 }
-                match self.ring_servers[index].ring_server.ask_for_kicks() {
+                match self.ring_servers[index].virtqueue.ask_for_kicks() {
                     Ok(is_there) => has_any |= is_there && self.can_take(index),
                     Err(fault) => self.give_up(index, fault),
                 }
@@ -440,7 +431,7 @@ impl Inside {
     /// Whether a ring that has something may be taken from now. Otherwise, what ends that wakes this thread.
     fn can_take(&self, index: usize) -> bool {
         let has_room = !self.session.has_backlog() && self.session.has_room() && self.nr_pieces() < MAX_PIECES;
-        has_room && self.is_served(index) && self.ring_servers[index].ring_server.has_room()
+        has_room && self.is_served(index) && self.ring_servers[index].has_room()
     }
 
     /// Sleeps until a guest kicks, an operation completes, the queue wants to be driven, or an order comes.

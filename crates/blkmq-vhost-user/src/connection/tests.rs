@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use blkmq::driver::spec;
 use blkmq::{IoPriority, RequestQueue};
 use blkmq_engine::{Bounds, Cause, Engine, Export, FrontEnd, Journal, Kind, Level, LogThread, least_memory};
-use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserInflight, VhostUserProtocolFeatures};
+use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserInflight};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use virtio_bindings::virtio_blk::{
@@ -130,10 +130,16 @@ pub(super) fn connect(socket: &Path, guest: &Guest, without: u64) -> Frontend {
     front.set_owner().unwrap();
     let features = front.get_features().unwrap() & !without;
     let protocol = front.get_protocol_features().unwrap();
-    front.set_protocol_features(protocol & !VhostUserProtocolFeatures::BACKEND_REQ).unwrap();
+    front.set_protocol_features(protocol).unwrap();
     front.set_features(features).unwrap();
     front.set_mem_table(&[region(guest)]).unwrap();
     front
+}
+
+/// Has the server make a record for one ring of 8 descriptors.
+fn make_record(front: &mut Frontend) -> (VhostUserInflight, std::fs::File) {
+    let info = VhostUserInflight { num_queues: 1, queue_size: 8, ..VhostUserInflight::default() };
+    front.get_inflight_fd(&info).unwrap()
 }
 
 fn region(guest: &Guest) -> VhostUserMemoryRegionInfo {

@@ -65,18 +65,18 @@ impl Record {
 
     /// The place of what is given back next, as it is and as it was before the batch.
     fn places(&self) -> Result<(Cursor, Cursor), Fault> {
-        let [a, b, c, d, lap, old_lap, ..] = self.part.area.read::<u64>(PLACES_AT).to_ne_bytes();
-        let of = |index: [u8; 2], lap: u8| Cursor { index: u16::from_le_bytes(index), lap: lap != 0 };
-        let (used, old) = (of([a, b], lap), of([c, d], old_lap));
+        let bits = u64::from_le(self.part.area.read(PLACES_AT));
+        let of = |index: u64, lap: u64| Cursor { index: index as u16, lap: lap as u8 != 0 };
+        let (used, old) = (of(bits, bits >> 32), of(bits >> 16, bits >> 40));
         let is_inside = used.index < self.ring_size && old.index < self.ring_size;
         is_inside.then_some((used, old)).ok_or(Fault::Record)
     }
 
     /// One store, since an index with the lap of another one would be a wrong place.
     fn set_places(&self, used: Cursor, old: Cursor) {
-        let ([a, b], [c, d]) = (used.index.to_le_bytes(), old.index.to_le_bytes());
-        let bytes = [a, b, c, d, u8::from(used.lap), u8::from(old.lap), 0, 0];
-        self.part.area.write(PLACES_AT, u64::from_ne_bytes(bytes));
+        let used = u64::from(used.index) | u64::from(used.lap) << 32;
+        let old = u64::from(old.index) << 16 | u64::from(old.lap) << 40;
+        self.part.area.write(PLACES_AT, (used | old).to_le());
     }
 
     /// Returns what was in progress, the oldest first. The ring goes on behind what was given back.

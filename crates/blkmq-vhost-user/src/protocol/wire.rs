@@ -112,11 +112,6 @@ impl Wire {
             Err(error) => Err(WireError::System(error.into())),
         }
     }
-
-    /// Sends bytes, with a descriptor beside the first one.
-    pub(crate) fn send(&self, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> Result<(), WireError> {
-        send(self.socket.as_fd(), bytes, file)
-    }
 }
 
 /// Sends bytes, with a descriptor beside the first one.
@@ -203,12 +198,12 @@ mod tests {
             (Ok(Message::SetSignal { ring: 1, signal: Signal::Kick, has_file: true }), 1)
         );
         assert_eq!(next().message, Err(MessageError::Files { code: 12, nr: 0 }));
-        wire.send(b"answer", None).unwrap();
+        send(wire.as_fd(), b"answer", None).unwrap();
         let mut answer = [0; 6];
         (&client).read_exact(&mut answer).unwrap();
         assert_eq!(&answer, b"answer");
         drop(client);
         assert!(matches!(wire.receive(), Err(WireError::Closed)));
-        assert!(matches!(wire.send(b"a", None), Err(WireError::Closed)));
+        assert!(matches!(send(wire.as_fd(), b"a", None), Err(WireError::Closed)));
     }
 }

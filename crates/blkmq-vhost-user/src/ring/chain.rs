@@ -28,22 +28,13 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
-    /// From a split ring, or from a table of one.
-    pub(super) fn split(bytes: [u8; DESCRIPTOR]) -> Self {
-        let (address, len, [a, b, c, d]) = parts(bytes);
-        Self { address, len, flags: u16::from_le_bytes([a, b]), next: u16::from_le_bytes([c, d]) }
+    /// From a ring of this kind, or from a table of one.
+    pub(super) fn of(bits: u128, is_packed: bool) -> Self {
+        let bits = u128::from_le(bits);
+        let (third, last) = ((bits >> 96) as u16, (bits >> 112) as u16);
+        let (next, flags) = if is_packed { (third, last) } else { (last, third) };
+        Self { address: bits as u64, len: (bits >> 64) as u32, next, flags }
     }
-
-    /// From a packed ring, or from a table of one.
-    pub(super) fn packed(bytes: [u8; DESCRIPTOR]) -> Self {
-        let (address, len, [a, b, c, d]) = parts(bytes);
-        Self { address, len, next: u16::from_le_bytes([a, b]), flags: u16::from_le_bytes([c, d]) }
-    }
-}
-
-fn parts(bytes: [u8; DESCRIPTOR]) -> (u64, u32, [u8; 4]) {
-    let [a, b, c, d, e, f, g, h, i, j, k, l, rest @ ..] = bytes;
-    (u64::from_le_bytes([a, b, c, d, e, f, g, h]), u32::from_le_bytes([i, j, k, l]), rest)
 }
 
 /// The memory of one request: first what the device reads, then what it writes.
@@ -99,8 +90,7 @@ impl Chain {
         let mut index = 0;
         loop {
             let address = descriptor.address.checked_add(u64::from(index) * DESCRIPTOR as u64).ok_or(none)?;
-            let bytes = memory.read_at(address).map_err(|_| none)?;
-            let inner = if is_packed { Descriptor::packed(bytes) } else { Descriptor::split(bytes) };
+            let inner = Descriptor::of(memory.read_at(address).map_err(|_| none)?, is_packed);
             if inner.flags & INDIRECT != 0 {
                 return Err(Fault::Table);
             }

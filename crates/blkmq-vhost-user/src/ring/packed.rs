@@ -131,9 +131,9 @@ impl Packed {
                 let is_long = chain.nr_descriptors == self.size;
                 return Err(if is_long { Fault::TooLong } else { Fault::TooManyAvailable(self.size) });
             }
-            let bytes = self.descriptors.read::<u128>(usize::from(cursor.index) * DESCRIPTOR).to_ne_bytes();
+            let bits = self.descriptors.read(usize::from(cursor.index) * DESCRIPTOR);
             // These flags were read already, and those that are read now may be others.
-            let descriptor = Descriptor { flags, ..Descriptor::packed(bytes) };
+            let descriptor = Descriptor { flags, ..Descriptor::of(bits, true) };
             chain.add(memory, descriptor, self.has_indirect, true)?;
             cursor.advance(1, self.size);
             if flags & NEXT == 0 {

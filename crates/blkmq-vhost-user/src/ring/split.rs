@@ -108,8 +108,7 @@ impl Split {
             if chain.nr_descriptors == self.size {
                 return Err(Fault::TooLong);
             }
-            let descriptor =
-                Descriptor::split(self.descriptors.read::<u128>(usize::from(index) * DESCRIPTOR).to_ne_bytes());
+            let descriptor = Descriptor::of(self.descriptors.read(usize::from(index) * DESCRIPTOR), false);
             chain.add(memory, descriptor, self.has_indirect, false)?;
             if descriptor.flags & NEXT == 0 {
                 return Ok(());
@@ -121,9 +120,7 @@ impl Split {
     pub(crate) fn put(&mut self, head: u16, len: u32) {
         self.is_taken[usize::from(head)] = false;
         let entry = ENTRIES + USED * usize::from(self.next_used % self.size);
-        let [a, b, c, d] = u32::from(head).to_le_bytes();
-        let [e, f, g, h] = len.to_le_bytes();
-        self.used.write(entry, u64::from_ne_bytes([a, b, c, d, e, f, g, h]));
+        self.used.write(entry, (u64::from(head) | u64::from(len) << 32).to_le());
         self.next_used = self.next_used.wrapping_add(1);
     }
 

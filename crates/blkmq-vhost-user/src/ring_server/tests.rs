@@ -279,7 +279,7 @@ fn a_ring_is_given_back_without_what_waits_for_memory() {
     let (info, file) = Inflight::make(1, 8).unwrap();
     let renew = |machine: &mut Machine| {
         let record = Inflight::take(info, file.try_clone().unwrap(), true).unwrap();
-        let (memory, base) = (&machine.guest.memory, machine.ring_server.base());
+        let (memory, base) = (&machine.guest.memory, machine.ring_server.virtqueue.base());
         let virtqueue = Virtqueue::new(0, memory, &machine.guest.layout, base, Some(&record)).unwrap();
         machine.ring_server = RingServer::new(0, 8, virtqueue, memory, Arc::clone(&machine.ring_server.terms));
     };

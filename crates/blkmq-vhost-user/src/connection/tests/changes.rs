@@ -115,8 +115,7 @@ fn what_was_in_progress_is_done_by_the_next_server() {
         let served = Served::new("ram,size=1M", |device| device.packed = is_packed);
         let guest = Guest::new(8, is_packed, true);
         let mut front = connect(&served.socket(), &guest, 0);
-        let info = VhostUserInflight { num_queues: 1, queue_size: 8, ..VhostUserInflight::default() };
-        let (info, file) = front.get_inflight_fd(&info).unwrap();
+        let (info, file) = make_record(&mut front);
         let kept = InflightInfo { len: info.mmap_size, offset: 0, nr_queues: 1, size: 8 };
         let kept = Inflight::take(kept, file.try_clone().unwrap().into(), is_packed).unwrap();
         front.set_inflight_fd(&info, file.as_raw_fd()).unwrap();
@@ -252,13 +251,7 @@ fn a_ring_waits_while_its_memory_is_away() {
 fn a_channel_of_the_device_that_fails_is_given_up() {
     let (driver, served) = Odd::served();
     let guest = Guest::new(8, false, true);
-    let mut front = Frontend::connect(served.socket(), 8).unwrap();
-    front.set_owner().unwrap();
-    let features = front.get_features().unwrap();
-    let protocol = front.get_protocol_features().unwrap();
-    front.set_protocol_features(protocol).unwrap();
-    front.set_features(features).unwrap();
-    front.set_mem_table(&[region(&guest)]).unwrap();
+    let mut front = connect(&served.socket(), &guest, 0);
     let (near, far) = UnixStream::pair().unwrap();
     front.set_backend_request_fd(&far).unwrap();
     drop((near, far));
@@ -281,8 +274,6 @@ fn a_front_end_that_comes_again_is_told_of_growth() {
     let (_driver, served) = Odd::served();
     let guest = Guest::new(8, false, true);
     let mut front = connect(&served.socket(), &guest, 0);
-    let protocol = front.get_protocol_features().unwrap();
-    front.set_protocol_features(protocol).unwrap();
     let (mut near, far) = UnixStream::pair().unwrap();
     front.set_backend_request_fd(&far).unwrap();
     let _disk = Disk::new(&mut front, guest, 0);
@@ -380,8 +371,7 @@ fn a_stop_takes_effect_between_operations() {
         let guest = Guest::new(8, false, true);
         let mut front = connect(&served.socket(), &guest, 0);
         if has_record {
-            let info = VhostUserInflight { num_queues: 1, queue_size: 8, ..VhostUserInflight::default() };
-            let (info, file) = front.get_inflight_fd(&info).unwrap();
+            let (info, file) = make_record(&mut front);
             front.set_inflight_fd(&info, file.as_raw_fd()).unwrap();
         }
         let mut disk = Disk::new(&mut front, guest, 0);

@@ -36,8 +36,7 @@ fn memory_that_could_end_the_server_is_refused_unless_it_is_allowed() {
                     drop(front.add_mem_region(&apart));
                 }
                 _ => {
-                    let info = VhostUserInflight { num_queues: 1, queue_size: 8, ..VhostUserInflight::default() };
-                    let (info, _) = front.get_inflight_fd(&info).unwrap();
+                    let (info, _) = make_record(&mut front);
                     drop(front.set_inflight_fd(&info, file.as_raw_fd()));
                 }
             }
