@@ -10,33 +10,17 @@ const HEADER: &str = "/usr/include/linux/ublk_cmd.h";
 /// Red if a field is written elsewhere than where it is read, or if two fields overlap.
 #[test]
 fn structures_come_back_as_they_were_written() {
-    let info = DeviceInfo {
-        nr_hw_queues: 3,
-        queue_depth: 128,
-        state: State::Quiesced,
-        max_io_buf_bytes: 1 << 19,
-        dev_id: 7,
-        server_pid: -2,
-        flags: 1 << 63 | 5,
-        server_flags: 0x1234_5678_9abc_def0,
-    };
+    // Each byte has another value. What no field has is not written, and what a field has is.
+    let bytes: [u8; 64] = std::array::from_fn(|at| at as u8 + 1);
+    let info = DeviceInfo::from_bytes(&bytes);
+    let parameters = Parameters::from_bytes(&bytes);
     assert_eq!(DeviceInfo::from_bytes(&info.to_bytes()), info);
-    let parameters = Parameters {
-        types: 3,
-        attrs: 0x10f,
-        logical_bs_shift: 9,
-        physical_bs_shift: 12,
-        io_opt_shift: 13,
-        io_min_shift: 14,
-        max_sectors: 1024,
-        chunk_sectors: 256,
-        dev_sectors: 1 << 40,
-        discard_granularity: 4096,
-        max_discard_sectors: 0xffff_fff0,
-        max_write_zeroes_sectors: 0x7fff_0001,
-        max_discard_segments: 0xabc,
-    };
     assert_eq!(Parameters::from_bytes(&parameters.to_bytes()), parameters);
+    let nr_written = [info.to_bytes(), parameters.to_bytes()].map(|found| {
+        let expected = found.iter().zip(&bytes).skip(4);
+        expected.filter(|(byte, written)| byte == written).count()
+    });
+    assert_eq!(nr_written, [2 + 4 + 4 + 4 + 8 + 8, 4 + 4 + 4 + 8 + 8 + 4 + 4 + 4 + 2]);
     for number in (0..6).map(u16::to_ne_bytes) {
         assert_eq!(State::from_ne_bytes(number).to_ne_bytes(), number);
     }

@@ -4,37 +4,38 @@ use blkmq::driver::{Batch, Driver, NextEvent, Topology, spec};
 use blkmq::event::EventFd;
 use blkmq::pages::Command;
 use blkmq::{Limits, RequestQueue, Status};
-use blkmq_engine::{Bounds, Engine, Entry, Export, FrontEnd, Journal, Level, Piece, least_memory};
+use blkmq_engine::{Bounds, Engine, Export, FrontEnd, Journal, Level, least_memory};
 
 use super::*;
 
 const MOST: u32 = 64 << 10;
 
 /// An engine with one export, of this device.
-fn engine(device: &str) -> Arc<Engine> {
-    engine_of(spec::open(device).unwrap())
-}
-
-fn engine_of(device: Arc<dyn Driver>) -> Arc<Engine> {
+fn engine(device: Arc<dyn Driver>) -> Arc<Engine> {
     let q = RequestQueue::builder(device).build().unwrap();
     let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ()), "log").unwrap();
     let (exports, bell) = (vec![Export::new("", q)], Arc::new(EventFd::new().unwrap()));
     Arc::new(Engine::new(exports, Bounds::default(), least_memory(1), 1, bell, journal))
 }
 
-/// A session among clients of the engine, with its submitter.
-fn session(engine: &Arc<Engine>, front_end: FrontEnd, requests: u16) -> (Session<u16>, Submitter, Arc<Entry>) {
+/// The requests of a queue of this depth, as a client of the engine.
+fn work_of(
+    engine: &Arc<Engine>,
+    depth: u16,
+    pages: Option<Arc<dyn PageSource>>,
+    is_read_only: bool,
+) -> (Work, Submitter) {
     let bell = Arc::new(EventFd::new().unwrap());
-    let entry = engine.clients.enter(front_end, "kernel".into(), vec![bell.clone()]);
+    let entry = engine.clients.enter(FrontEnd::Ublk, "kernel".into(), vec![bell.clone()]);
     let mut submitter = engine.exports[0].join_own(&entry).unwrap();
     submitter.set_notify(Some(bell));
-    let bounds = Bounds { requests, ..engine.bounds };
-    (Session::of_thread(engine, 0, (&entry, 0), bounds, submitter.nr_slots()), submitter, entry)
+    let bounds = Bounds { requests: depth, ..engine.bounds };
+    let session = Session::of_thread(engine, 0, (&entry, 0), bounds, submitter.nr_slots());
+    (Work::new(session, (depth, MOST), pages, is_read_only).unwrap(), submitter)
 }
 
 fn work(device: &str, depth: u16) -> (Work, Submitter) {
-    let (session, submitter, _) = session(&engine(device), FrontEnd::Ublk, depth);
-    (Work::new(session, (depth, MOST), None, false).unwrap(), submitter)
+    work_of(&engine(spec::open(device).unwrap()), depth, None, false)
 }
 
 fn asks(op: u8, flags: u32, start_sector: u64, nr_sectors: u32) -> Descriptor {
@@ -105,9 +106,8 @@ fn nonsense_ends_with_an_error_for_that_request_alone() {
 /// lies on a read-only block device.
 #[test]
 fn nothing_is_changed_through_a_read_only_block_device() {
-    let engine = engine("ram,size=1M");
-    let (session, mut submitter, _) = session(&engine, FrontEnd::Ublk, 5);
-    let mut work = Work::new(session, (5, MOST), None, true).unwrap();
+    let engine = engine(spec::open("ram,size=1M").unwrap());
+    let (mut work, mut submitter) = work_of(&engine, 5, None, true);
     for (tag, op) in (0..).zip([op::WRITE, op::WRITE_ZEROES, op::DISCARD, op::READ, op::FLUSH]) {
         work.data(tag).unwrap().fill(7);
         work.arrive(tag, &asks(op, 0, 0, if op == op::FLUSH { 0 } else { 8 }));
@@ -158,72 +158,16 @@ fn flags_say_what_they_say() {
     assert_eq!([none, all].map(|flags| found(op::WRITE_ZEROES, flags).0), [zeroes(false, false), zeroes(true, true)]);
 }
 
-/// Red before block devices were clients of the engine: an NBD client that changes a part of a block reads the block,
-/// puts its bytes in, and writes the block. A write, or zeroes, that came between were told done, and undone.
-#[test]
-fn nothing_that_is_told_done_is_undone_by_a_client_that_changes_a_part_of_the_block() {
-    for zeroes in [false, true] {
-        let engine = engine("ram,size=1M,bs=4096");
-        let (mut part, mut submitter, _) = session(&engine, FrontEnd::Nbd, 8);
-        let (own, mut own_submitter, _) = session(&engine, FrontEnd::Ublk, 1);
-        let mut work = Work::new(own, (1, MOST), None, false).unwrap();
-        for round in 1..=9_u8 {
-            let request = Request {
-                ask: Ask::Write { fua: false },
-                offset: 512,
-                length: 512,
-                priority: None,
-                hints: Hints::default(),
-                own: 0,
-            };
-            let id = part.take(&request).unwrap();
-            let Piece::Here(mut buffer, filled) = part.next_piece(id) else { panic!("there is memory") };
-            buffer[filled..].fill(round);
-            part.take_piece(id, buffer);
-            part.end_payload(id);
-            part.submit(&mut submitter);
-            // As a thread of the block device does when its bell rings.
-            work.submit(&mut own_submitter);
-            // The read of the part is done, and its write is not.
-            part.submit(&mut submitter);
-            work.data(0).unwrap()[..4096].fill(!round);
-            work.arrive(0, &asks(if zeroes { op::WRITE_ZEROES } else { op::WRITE }, 0, 0, 8));
-            work.submit(&mut own_submitter);
-            let (mut is_over, mut is_told) = (false, false);
-            while !is_over || !is_told {
-                part.submit(&mut submitter);
-                part.drive(&mut submitter);
-                if let Some((finished, failure)) = part.next_finished() {
-                    assert_eq!((finished, failure), (id, None));
-                    part.forget(id);
-                    is_over = true;
-                }
-                work.submit(&mut own_submitter);
-                work.drive(&mut own_submitter);
-                is_told |= work.next_over().is_some_and(|(_, result)| result >= 0);
-            }
-            work.arrive(0, &asks(op::READ, 0, 0, 8));
-            finish(&mut work, &mut own_submitter);
-            let written = if zeroes { 0 } else { !round };
-            let bytes = &work.data(0).unwrap()[..4096];
-            let outside = bytes[..512].iter().chain(&bytes[1024..]);
-            assert!(outside.copied().all(|byte| byte == written), "round {round}: what was told done was undone");
-        }
-    }
-}
-
 /// Red if a request of the block device is not counted, or not as one of its own.
 #[test]
 fn the_device_is_a_client_with_its_counts() {
-    let engine = engine("ram,size=1M");
-    let (session, mut submitter, entry) = session(&engine, FrontEnd::Ublk, 2);
-    let mut work = Work::new(session, (2, MOST), None, false).unwrap();
+    let engine = engine(spec::open("ram,size=1M").unwrap());
+    let (mut work, mut submitter) = work_of(&engine, 2, None, false);
     work.arrive(0, &asks(op::READ, 0, 0, 8));
     work.arrive(1, &asks(op::READ, 0, 0, 0));
-    let told = |entry: &Entry| engine.clients.list().into_iter().find(|info| info.number == entry.number).unwrap();
-    assert_eq!(told(&entry).unanswered, 2);
+    assert_eq!(engine.clients.list()[0].unanswered, 2);
     finish(&mut work, &mut submitter);
-    let info = told(&entry);
+    let info = engine.clients.list().remove(0);
     assert_eq!((info.requests, info.unanswered, info.bytes, info.memory), (2, 0, 4096, 0));
     assert_eq!((info.errors.of(Cause::Invalid), info.errors.count()), (1, 1));
     assert_eq!(info.client.as_deref(), Some("kernel@default"));
@@ -283,9 +227,7 @@ impl PageSource for Names {
 #[test]
 fn with_zero_copy_each_request_has_the_pages_of_its_tag() {
     let taker = Arc::new(Taker::default());
-    let engine = engine_of(taker.clone());
-    let (session, mut submitter, _) = session(&engine, FrontEnd::Ublk, 2);
-    let mut work = Work::new(session, (2, MOST), Some(Arc::new(Names)), false).unwrap();
+    let (mut work, mut submitter) = work_of(&engine(taker.clone()), 2, Some(Arc::new(Names)), false);
     assert_eq!((work.address(0), work.address(1), work.spare(), work.data(0)), (0, 0, 0, None));
     for (start, sectors) in [(0, 8), (8, 24), (FAILS, 8), (128, 128), (0, 8)] {
         work.arrive(0, &asks(op::WRITE, 0, start, sectors));
