@@ -16,12 +16,12 @@ use crate::character::Character;
 use crate::control::{Control, block_path, character_path};
 use crate::descriptors::{Descriptors, page};
 use crate::error::Error;
-use crate::growth::{Growth, LOOK_EVERY};
+use crate::growth::{Growth, POLL_INTERVAL};
 use crate::opening::{open, take_over};
-use crate::ownership::{is_ours, mark};
+use crate::ownership::{is_ours, ownership_tag};
 use crate::pages::{self, Pages};
 use crate::parameters::{most_bytes, parameters};
-use crate::queue::{Link, Queue, Strings};
+use crate::queue::{KernelSide, Queue, Shared};
 use crate::threads::{Ended, Threads};
 use crate::work::Work;
 
@@ -127,7 +127,7 @@ impl Added {
             max_io_buf_bytes: most_bytes(&limits, page()),
             dev_id: options.id.unwrap_or(u32::MAX),
             flags: feature::CMD_IOCTL_ENCODE | wishes,
-            server_flags: mark(&options.name),
+            server_flags: ownership_tag(&options.name),
             ..DeviceInfo::default()
         })?;
         let made = control.set_parameters(info.dev_id, &wished);
@@ -180,7 +180,7 @@ impl Added {
             engine: Arc::clone(engine),
             entry: None,
             threads: Vec::new(),
-            strings: Vec::new(),
+            shared: Vec::new(),
             running: None,
             growth: None,
             is_over: false,
@@ -224,8 +224,8 @@ pub struct Device {
     /// What is known of it among the engine's clients.
     entry: Option<Arc<Entry>>,
     /// Each ends with what this thread has to drop for it: see [`Queue::run`].
-    threads: Vec<JoinHandle<Option<Link>>>,
-    strings: Vec<Arc<Strings>>,
+    threads: Vec<JoinHandle<Option<KernelSide>>>,
+    shared: Vec<Arc<Shared>>,
     running: Option<Threads>,
     growth: Option<Growth>,
     is_over: bool,
@@ -234,32 +234,32 @@ pub struct Device {
 /// Ends the service of a block device although the device behind it has not given back its requests, when the process
 /// is to end at once.
 #[derive(Debug)]
-pub struct Abandoner(Vec<Arc<Strings>>);
+pub struct Abandoner(Vec<Arc<Shared>>);
 
 impl Abandoner {
     /// The threads end. What they have fails, or waits for the next server. The memory of these requests is not given
     /// back before the process ends.
     pub fn abandon(&self) {
-        self.0.iter().for_each(|strings| strings.abandon());
+        self.0.iter().for_each(|shared| shared.abandon());
     }
 }
 
 impl Device {
     /// What each of the threads needs, in the order of the device's queues.
     fn equip(&mut self, file: &Character, export: usize) -> Result<Vec<(Work, Submitter)>, Error> {
-        let Self { inner: Inner { info, is_read_only, .. }, engine, entry, strings, .. } = self;
+        let Self { inner: Inner { info, is_read_only, .. }, engine, entry, shared, .. } = self;
         let is_read_only = *is_read_only || engine.exports[export].read_only;
         let make = |_| {
             let bell = Arc::new(EventFd::new()?);
-            Ok(Strings::new(bell, info.has(feature::USER_RECOVERY)))
+            Ok(Shared::new(bell, info.has(feature::USER_RECOVERY)))
         };
-        *strings = (0..info.nr_hw_queues).map(make).collect::<Result<_, _>>().map_err(Error::System)?;
-        let bells = strings.iter().map(|strings| Arc::clone(&strings.bell)).collect();
+        *shared = (0..info.nr_hw_queues).map(make).collect::<Result<_, _>>().map_err(Error::System)?;
+        let bells = shared.iter().map(|shared| Arc::clone(&shared.bell)).collect();
         let entry = entry.insert(engine.clients.enter(FrontEnd::Ublk, format!("ublk{}", info.dev_id), bells));
         let bounds = Bounds { requests: info.queue_depth, ..engine.bounds };
-        let equip = |(thread, strings): (usize, &Arc<Strings>)| {
+        let equip = |(thread, shared): (usize, &Arc<Shared>)| {
             let mut submitter = engine.exports[export].join_own(entry).map_err(Error::Queue)?;
-            submitter.set_notify(Some(strings.bell.clone()));
+            submitter.set_notify(Some(shared.bell.clone()));
             let session = Session::of_thread(engine, export, (entry, thread), bounds, submitter.nr_slots());
             let pages = || Arc::new(Pages::new(Arc::clone(file.number()), thread as u16)) as Arc<dyn PageSource>;
             let pages = info.has(feature::SUPPORT_ZERO_COPY).then(pages);
@@ -267,7 +267,7 @@ impl Device {
                 .ok_or_else(|| Error::System(io::Error::from(io::ErrorKind::OutOfMemory)))?;
             Ok((work, submitter))
         };
-        strings.iter().enumerate().map(equip).collect()
+        shared.iter().enumerate().map(equip).collect()
     }
 
     /// Starts the threads, and waits until each has fetched.
@@ -281,18 +281,18 @@ impl Device {
         self.running = Some(running);
         for ((((work, submitter), map), member), number) in ready.into_iter().zip(maps).zip(members).zip(0..) {
             let (tell, file) = (tell.clone(), Arc::clone(&file));
-            let strings = Arc::clone(&self.strings[usize::from(number)]);
+            let shared = Arc::clone(&self.shared[usize::from(number)]);
             let serve = move || {
                 // It is the last to be dropped: the character device is closed by then, or the next to be closed.
                 let member = member;
-                let begun = Queue::begin((file, map), (&info, number), strings, work, submitter);
+                let begun = Queue::begin((file, map), (&info, number), shared, work, submitter);
                 let (queue, told) = begun.map_or_else(|error| (None, Err(error)), |queue| (Some(queue), Ok(())));
                 let _ = tell.send(told);
                 // The device hears so of a thread that panics before it tells anything.
                 drop(tell);
-                let (result, link) = queue.map_or((Ok(()), None), Queue::run);
+                let (result, kernel_side) = queue.map_or((Ok(()), None), Queue::run);
                 member.end(result);
-                link
+                kernel_side
             };
             let name = format!("ublk{} {number}", info.dev_id);
             self.threads.push(thread::Builder::new().name(name).spawn(serve).map_err(Error::System)?);
@@ -315,15 +315,15 @@ impl Device {
             is_ours && control.update_size(info.dev_id, sectors).is_ok()
         };
         let name = format!("ublk{} size", info.dev_id);
-        let growth = Growth::watch(name, q.clone(), *told, LOOK_EVERY, tell);
+        let growth = Growth::watch(name, q.clone(), *told, POLL_INTERVAL, tell);
         self.growth = Some(growth.map_err(Error::System)?);
         Ok(())
     }
 
     /// A number that changes whenever a request moves.
     fn nr_moves(&self) -> u64 {
-        let nr = |strings: &Arc<Strings>| strings.nr_moves.load(Ordering::Relaxed);
-        self.strings.iter().map(nr).fold(0, u64::wrapping_add)
+        let nr = |shared: &Arc<Shared>| shared.nr_moves.load(Ordering::Relaxed);
+        self.shared.iter().map(nr).fold(0, u64::wrapping_add)
     }
 
     /// Waits for the threads while requests move. Those that the device behind them keeps are left behind.
@@ -338,7 +338,7 @@ impl Device {
         if is_over || wait(SHUTDOWN_TIMEOUT) {
             threads.into_iter().for_each(|thread| drop(thread.join()));
         } else {
-            // A thread whose value is dropped would drop its link itself.
+            // A thread whose value is dropped would drop its kernel side itself.
             std::mem::forget(threads);
         }
         if is_over { Ok(()) } else { Err(Error::Stuck(self.id(), GRACE)) }
@@ -347,7 +347,7 @@ impl Device {
     /// Ends the threads although the kernel has their tags, which it then takes as those of a server that is gone.
     fn give_up(&mut self) -> Result<(), Error> {
         self.growth = None;
-        self.strings.iter().for_each(|strings| strings.give_up());
+        self.shared.iter().for_each(|shared| shared.give_up());
         self.wait()
     }
 
@@ -360,7 +360,7 @@ impl Device {
     /// What another thread ends the device's service with while this one waits for it.
     #[must_use]
     pub fn abandoner(&self) -> Abandoner {
-        Abandoner(self.strings.clone())
+        Abandoner(self.shared.clone())
     }
 
     /// The path of the block device.

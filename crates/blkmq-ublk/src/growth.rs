@@ -8,7 +8,7 @@ use std::time::Duration;
 use blkmq::RequestQueue;
 
 /// How often a device is asked how large it is.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A thread that looks whether a device has grown. Dropping the value ends the thread at its next look. Nothing waits
 /// for that: a device may take long to say how large it is.

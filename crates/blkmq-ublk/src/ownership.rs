@@ -1,4 +1,4 @@
-//! Whose a device is: the mark that blkmq leaves in a device's information, and what is taken over by it.
+//! Whose a device is: the ownership tag that blkmq leaves in a device's information, and what is taken over by it.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -13,17 +13,17 @@ const UNSERVED: u64 = feature::NEED_GET_DATA
     | feature::AUTO_BUF_REG
     | feature::BATCH_IO;
 
-/// The half of a mark that is the same for the same name (FNV-1a).
-fn half(name: &str) -> u64 {
+/// The half of an ownership tag that is the same for the same name (FNV-1a).
+fn tag_half(name: &str) -> u64 {
     let bytes = b"blkmq 1 ".iter().chain(name.as_bytes());
     let hash =
         bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
     (hash ^ hash << 32) & !0 << 32
 }
 
-/// A mark for a new device: half of it says what the device stands in front of, and half is its own.
-pub(crate) fn mark(name: &str) -> u64 {
-    half(name) | RandomState::new().build_hasher().finish() >> 32
+/// An ownership tag for a new device: half of it says what the device stands in front of, and half is its own.
+pub(crate) fn ownership_tag(name: &str) -> u64 {
+    tag_half(name) | RandomState::new().build_hasher().finish() >> 32
 }
 
 /// Why a server must not take over this device, if it must not. `name`: what the device would stand in front of.
@@ -43,7 +43,7 @@ pub(crate) fn foreign(info: &DeviceInfo, parameters: &Parameters, name: &str) ->
     if unknown != 0 {
         return Some(format!("another program made it, with parameters that are not known here ({unknown:#x})"));
     }
-    if info.server_flags & !0 << 32 != half(name) {
+    if info.server_flags & !0 << 32 != tag_half(name) {
         return Some(
             "it was made by another program, or in front of other data; the next server has to open the same file, block \
              device or image"
@@ -66,7 +66,7 @@ mod tests {
 
     fn info(name: &str) -> DeviceInfo {
         let flags = feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE | feature::CMD_IOCTL_ENCODE;
-        DeviceInfo { flags, server_flags: mark(name), server_pid: 7, ..DeviceInfo::default() }
+        DeviceInfo { flags, server_flags: ownership_tag(name), server_pid: 7, ..DeviceInfo::default() }
     }
 
     /// Red if a server takes over a device whose requests it would answer without their data, or with another disk.
@@ -103,6 +103,6 @@ mod tests {
         // Another device in front of the same disk, made by the same words.
         let anew = DeviceInfo { server_flags: ours.server_flags ^ 1, server_pid: -1, ..ours };
         assert!(!is_ours(&anew, &ours, 7));
-        assert_eq!((mark("a") ^ mark("a")) >> 32, 0);
+        assert_eq!((ownership_tag("a") ^ ownership_tag("a")) >> 32, 0);
     }
 }

@@ -28,7 +28,7 @@ const QUIET: Duration = Duration::from_millis(100);
 
 /// What a queue's thread shares with the device.
 #[derive(Debug)]
-pub(crate) struct Strings {
+pub(crate) struct Shared {
     pub(crate) bell: Arc<EventFd>,
     /// The block device waits for the next server when this one ends. Requests that wait are not to fail, so nothing is
     /// stopped.
@@ -41,7 +41,7 @@ pub(crate) struct Strings {
     pub(crate) nr_moves: AtomicU64,
 }
 
-impl Strings {
+impl Shared {
     pub(crate) fn new(bell: Arc<EventFd>, outlives_server: bool) -> Arc<Self> {
         let [is_given_up, is_abandoned] = [false; 2].map(AtomicBool::new);
         Arc::new(Self { bell, outlives_server, is_given_up, is_abandoned, nr_moves: AtomicU64::new(0) })
@@ -62,8 +62,9 @@ impl Strings {
     }
 }
 
-/// What the kernel knows of a queue. Buffers that the kernel may still use are never freed: see the drop of [`Served`].
-pub(crate) struct Link {
+/// What the kernel knows of a queue. Buffers that the kernel may still use are never freed: see the drop of
+/// [`Requests`].
+pub(crate) struct KernelSide {
     /// It is dropped before the file.
     ring: Ring,
     /// It has the file.
@@ -73,16 +74,16 @@ pub(crate) struct Link {
 
 /// A queue that is being served.
 pub(crate) struct Queue {
-    link: Link,
-    strings: Arc<Strings>,
-    served: Served,
+    kernel_side: KernelSide,
+    shared: Arc<Shared>,
+    requests: Requests,
     /// Tags whose requests are not done here: they fail, or wait for the next server.
     left: Vec<u16>,
     idle: Idle,
 }
 
 /// What belongs to the requests.
-struct Served {
+struct Requests {
     /// It is dropped before the session in `work`, which has nothing in progress then.
     submitter: Submitter,
     work: Work,
@@ -95,76 +96,76 @@ impl Queue {
     pub(crate) fn begin(
         (file, descriptors): (Arc<Character>, Descriptors),
         (info, number): (&DeviceInfo, u16),
-        strings: Arc<Strings>,
+        shared: Arc<Shared>,
         work: Work,
         submitter: Submitter,
     ) -> io::Result<Self> {
-        let ring = Ring::new(info.queue_depth, Arc::clone(&strings.bell))?;
+        let ring = Ring::new(info.queue_depth, Arc::clone(&shared.bell))?;
         let exchange = Exchange::new(file, number, info.queue_depth);
-        let link = Link { ring, exchange, descriptors };
-        let served = Served { submitter, work, has_kernel_tags: true };
-        let mut queue = Self { link, strings, served, left: Vec::new(), idle: Idle::new() };
-        let Self { link: Link { ring, exchange, .. }, served, .. } = &mut queue;
-        exchange.begin(ring, |tag| served.work.address(tag))?;
+        let kernel_side = KernelSide { ring, exchange, descriptors };
+        let requests = Requests { submitter, work, has_kernel_tags: true };
+        let mut queue = Self { kernel_side, shared, requests, left: Vec::new(), idle: Idle::new() };
+        let Self { kernel_side: KernelSide { ring, exchange, .. }, requests, .. } = &mut queue;
+        exchange.begin(ring, |tag| requests.work.address(tag))?;
         ring.enter(0, None)?;
         Ok(queue)
     }
 
     /// Serves until the kernel has given back every tag for good, because the device is stopped, or until the queue is
-    /// given up or abandoned. In these two cases the kernel has tags, and another thread has to drop the link that is
-    /// returned, once this thread has ended. A thread that drops the link itself can lose a request:
+    /// given up or abandoned. In these two cases the kernel has tags, and another thread has to drop the kernel side
+    /// that is returned, once this thread has ended. A thread that drops the kernel side itself can lose a request:
     ///
     /// 1. The kernel has a request for this thread, which the thread takes the next time that it enters the kernel.
-    /// 2. The link's end cancels the commands that wait for a request. The command of this request waits no more.
+    /// 2. The kernel side's end cancels the commands that wait for a request. The command of this request waits no more.
     /// 3. The thread, which is alive, takes the request. To the kernel it is with a server now, and no server gives it
     ///    back. The next server waits for it for ever.
     ///
     /// A thread that has ended takes no request: the kernel keeps it for the next server, or fails it. A thread that
-    /// fails in the middle drops its link itself, since nothing waits for it then; of its queue a request can be lost
-    /// so.
+    /// fails in the middle drops its kernel side itself, since nothing waits for it then; of its queue a request can be
+    /// lost so.
     ///
     /// COST: two system calls for all requests that came together: one tells their results, and one sleeps.
-    pub(crate) fn run(mut self) -> (io::Result<()>, Option<Link>) {
+    pub(crate) fn run(mut self) -> (io::Result<()>, Option<KernelSide>) {
         let result = self.serve();
         let is_given_up = self.is_given_up();
         let is_abandoned = self.is_abandoned();
-        let Self { link, served, .. } = self;
-        if is_abandoned && !served.work.is_idle() {
+        let Self { kernel_side, requests, .. } = self;
+        if is_abandoned && !requests.work.is_idle() {
             // What belongs to the requests stays in memory, since the device may still use it.
-            std::mem::forget(served);
+            std::mem::forget(requests);
         }
-        (result, (is_given_up || is_abandoned).then_some(link))
+        (result, (is_given_up || is_abandoned).then_some(kernel_side))
     }
 
     fn serve(&mut self) -> io::Result<()> {
         loop {
             let mut is_busy = self.take_completions(self.is_given_up())?;
             is_busy |= self.drive();
-            while let Some((tag, result)) = self.served.work.next_over() {
+            while let Some((tag, result)) = self.requests.work.next_over() {
                 is_busy = true;
-                let Self { link: Link { ring, exchange, .. }, served, .. } = self;
-                exchange.tell(ring, tag, result, served.work.address(tag))?;
+                let Self { kernel_side: KernelSide { ring, exchange, .. }, requests, .. } = self;
+                exchange.tell(ring, tag, result, requests.work.address(tag))?;
             }
             // The look comes behind the bell's end: the bell may have been rung for this.
-            if (!self.served.has_kernel_tags || self.is_given_up()) && self.served.work.is_idle() {
+            if (!self.requests.has_kernel_tags || self.is_given_up()) && self.requests.work.is_idle() {
                 // The last results: without them the kernel takes their requests for lost, and gives them out again.
-                return if self.strings.outlives_server { self.enter_all() } else { self.fail() };
+                return if self.shared.outlives_server { self.enter_all() } else { self.fail() };
             }
             // As above, behind the bell's end.
             if self.is_abandoned() {
-                if self.strings.outlives_server {
+                if self.shared.outlives_server {
                     // The results that are there, as above.
                     self.enter_all()?;
                 } else {
-                    self.left.extend(self.served.work.working());
+                    self.left.extend(self.requests.work.working());
                     self.fail()?;
                 }
                 return Err(io::Error::other("it was left with requests on their way"));
             }
             if is_busy {
-                self.strings.nr_moves.fetch_add(1, Ordering::Relaxed);
+                self.shared.nr_moves.fetch_add(1, Ordering::Relaxed);
                 self.idle.end();
-                self.link.ring.enter(0, None)?;
+                self.kernel_side.ring.enter(0, None)?;
             } else {
                 self.rest()?;
             }
@@ -173,7 +174,7 @@ impl Queue {
 
     fn is_given_up(&self) -> bool {
         // Acquire: pairs with the release of the device that gives the queue up.
-        self.strings.is_given_up.load(Ordering::Acquire)
+        self.shared.is_given_up.load(Ordering::Acquire)
     }
 
     /// Whether the thread is to end although the device has requests, which fail, or wait for the next server. Its
@@ -182,15 +183,15 @@ impl Queue {
     /// there the process has the ring and the character device.
     fn is_abandoned(&self) -> bool {
         // Acquire: pairs with the release of the device that leaves the queue.
-        self.strings.is_abandoned.load(Ordering::Acquire)
+        self.shared.is_abandoned.load(Ordering::Acquire)
     }
 
     /// Fails the requests that are left, and all that come, until the kernel has given back every tag for good, or asks
     /// for nothing any more. In both cases it learns at once that the queue's thread is gone. While it has no tag,
     /// Linux 6.12 learns that only when a request is overdue, after 30 s.
     fn fail(&mut self) -> io::Result<()> {
-        let Self { link: Link { ring, exchange, .. }, strings, served, left, .. } = self;
-        let addr = if exchange.is_over() { 0 } else { served.work.spare() };
+        let Self { kernel_side: KernelSide { ring, exchange, .. }, shared, requests, left, .. } = self;
+        let addr = if exchange.is_over() { 0 } else { requests.work.spare() };
         let mut last = Instant::now();
         // A thread that has not had a processor for long still answers what it has.
         while !exchange.is_over() {
@@ -201,23 +202,23 @@ impl Queue {
             ring.enter(1, Some(QUIET))?;
             exchange.take(ring, true, |tag| left.push(tag))?;
             if !left.is_empty() {
-                strings.nr_moves.fetch_add(1, Ordering::Relaxed);
+                shared.nr_moves.fetch_add(1, Ordering::Relaxed);
                 last = Instant::now();
             } else if last.elapsed() >= QUIET {
                 break;
             }
         }
-        served.has_kernel_tags = !exchange.is_over();
+        requests.has_kernel_tags = !exchange.is_over();
         Ok(())
     }
 
     /// Hands over all that is to be told, at an end.
     fn enter_all(&mut self) -> io::Result<()> {
         for _ in 0..TRIES_AT_END {
-            if self.link.ring.is_empty() {
+            if self.kernel_side.ring.is_empty() {
                 break;
             }
-            self.link.ring.enter(0, None)?;
+            self.kernel_side.ring.enter(0, None)?;
             // The ring may be full. Requests that come now are left to the next server, and what a command ends with
             // changes nothing any more.
             let _ = self.take_completions(true);
@@ -228,8 +229,8 @@ impl Queue {
     /// Takes completions off the ring. Returns whether any requests arrived or tags came back. Of requests that arrive
     /// when the queue is given up nothing is done here: they wait for the next server, or [`fail`](Self::fail).
     fn take_completions(&mut self, is_given_up: bool) -> io::Result<bool> {
-        let Self { link: Link { ring, exchange, descriptors }, served, left, idle, .. } = self;
-        let Served { submitter, work, .. } = served;
+        let Self { kernel_side: KernelSide { ring, exchange, descriptors }, requests, left, idle, .. } = self;
+        let Requests { submitter, work, .. } = requests;
         let mut has_any = false;
         let taken = exchange.take(ring, false, |tag| {
             if !has_any {
@@ -240,32 +241,32 @@ impl Queue {
             has_any = true;
             if is_given_up { left.push(tag) } else { work.arrive(tag, &descriptors.get(tag)) }
         });
-        served.has_kernel_tags = !exchange.is_over();
+        requests.has_kernel_tags = !exchange.is_over();
         taken
     }
 
     /// Submits what has arrived, drives the queue, and settles what is over. Returns whether there was anything.
     fn drive(&mut self) -> bool {
-        let Served { submitter, work, .. } = &mut self.served;
+        let Requests { submitter, work, .. } = &mut self.requests;
         work.submit(submitter) | work.drive(submitter)
     }
 
     /// Called when there was nothing to do: looks again, or sleeps.
     fn rest(&mut self) -> io::Result<()> {
         // As other submitters do, the thread sleeps while the device works. What it may look for are further requests.
-        let is_alone = self.served.submitter.nr_outstanding() == 0;
-        if is_alone && matches!(self.served.submitter.queue().clock(), Clock::Real(_)) {
+        let is_alone = self.requests.submitter.nr_outstanding() == 0;
+        if is_alone && matches!(self.requests.submitter.queue().clock(), Clock::Real(_)) {
             if self.idle.poll() {
-                return self.link.ring.enter(0, None);
+                return self.kernel_side.ring.enter(0, None);
             }
         } else {
             self.idle.give_up();
         }
-        self.link.ring.sleep(&self.served.submitter, self.served.work.max_sleep())
+        self.kernel_side.ring.sleep(&self.requests.submitter, self.requests.work.max_sleep())
     }
 }
 
-impl Drop for Served {
+impl Drop for Requests {
     fn drop(&mut self) {
         if self.has_kernel_tags {
             // The kernel may still write into the buffers of its tags, until the thread is over.

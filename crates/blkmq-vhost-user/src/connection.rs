@@ -33,7 +33,7 @@ use crate::protocol::wire::{self, Received, Wire, WireError};
 use crate::protocol::{config, has};
 use crate::ring::{Fault, MAX_SIZE};
 use crate::ring_server::Terms;
-use crate::worker::{Halt, Order, Trouble, Worker};
+use crate::worker::{Halt, Order, RingFault, Worker};
 
 /// Features of rings and of the protocol, which do not depend on the device. `VIRTIO_BLK_F_REQ_FLAGS` is not among the
 /// offered ones: with it, the field of the header that `prio=guest` reads is one of flags.
@@ -50,7 +50,7 @@ const PROTOCOL_FEATURES: ProtocolFeatures = ProtocolFeatures::MQ
     .union(ProtocolFeatures::CONFIGURE_MEM_SLOTS);
 /// How often a connection looks whether the device has grown, if the front-end can be told, and whether a worker is
 /// still there that is to give a ring back.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The most bytes of configuration that a front-end may ask for: what the standard leaves for a device.
 const MAX_CONFIG: u32 = 256;
 
@@ -101,7 +101,7 @@ pub(crate) struct Connection<'a> {
     workers: Vec<Worker>,
     /// Behind the workers, which count for it to their end.
     _member: Member<'a>,
-    troubles: Receiver<Trouble>,
+    faults: Receiver<RingFault>,
     terms: Arc<Terms>,
     features: u64,
     protocol_features: ProtocolFeatures,
@@ -123,7 +123,7 @@ impl<'a> Connection<'a> {
         socket: OwnedFd,
         told: &'a Arc<EventFd>,
     ) -> Result<Self, Ending> {
-        let (tell, troubles) = channel();
+        let (tell, faults) = channel();
         let (member, bells) = Member::new(device, engine).map_err(Ending::System)?;
         let start = |(thread, bell): (usize, Arc<EventFd>)| {
             let (submitter, session) = member.equip(thread, &bell).map_err(Ending::Queue)?;
@@ -147,7 +147,7 @@ impl<'a> Connection<'a> {
             bell: told,
             workers: bells.into_iter().enumerate().map(start).collect::<Result<_, _>>()?,
             _member: member,
-            troubles,
+            faults,
             terms: Arc::new(terms),
             features: 0,
             protocol_features: ProtocolFeatures::empty(),
@@ -177,7 +177,7 @@ impl<'a> Connection<'a> {
         if self.is_stopped() {
             return Err(Ending::Stopped);
         }
-        if let Ok((ring, fault)) = self.troubles.try_recv() {
+        if let Ok((ring, fault)) = self.faults.try_recv() {
             return Err(Ending::Ring(ring, fault));
         }
         if self.workers.iter().any(Worker::has_ended) {
@@ -186,7 +186,7 @@ impl<'a> Connection<'a> {
         if let Some(received) = self.wire.receive()? {
             return self.answer(received);
         }
-        let timeout = self.channel.is_some().then_some(LOOK_EVERY);
+        let timeout = self.channel.is_some().then_some(POLL_INTERVAL);
         self.bell.wait_beside(&[self.wire.as_fd()], timeout);
         self.tell_of_growth();
         Ok(())
@@ -438,7 +438,7 @@ impl<'a> Connection<'a> {
         let (done, ring_servers) = channel();
         self.worker(ring).order(Order::Stop(ring, halt, done.clone()));
         let ring_server = loop {
-            match ring_servers.recv_timeout(LOOK_EVERY) {
+            match ring_servers.recv_timeout(POLL_INTERVAL) {
                 Ok(ring_server) => break ring_server,
                 // A worker that has panicked gives no ring back.
                 Err(_) if self.worker(ring).has_ended() => return,

@@ -158,8 +158,8 @@ pub(crate) mod tests {
         read(eventfd, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
     }
 
-    /// Red if a signal is lost when the kernel has kept the results of many, or waits for a counter that is full. The flag
-    /// of the eventfd does not help: the front-end has not set it.
+    /// Red if a signal is lost when the kernel has kept the results of many, or waits for a counter that is full. The
+    /// flag of the eventfd does not help: the front-end has not set it.
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no AIO")]
     fn no_signal_is_lost_or_waits() {

@@ -85,7 +85,7 @@ impl Bound {
             device.check().map_err(|error| StartError::Device(device.socket.clone(), error))?;
         }
         let open = |device: Device| match Acceptor::open(&device.socket, device.mode) {
-            Ok(door) => Ok((device, door)),
+            Ok(acceptor) => Ok((device, acceptor)),
             Err(error) => Err(StartError::Socket(device.socket, error)),
         };
         devices.into_iter().map(open).collect::<Result<_, _>>().map(Self)
@@ -113,13 +113,13 @@ impl Bound {
             }
         }
         let mut server = Server { threads: Vec::new() };
-        for (device, door) in self.0 {
+        for (device, acceptor) in self.0 {
             engine.warn_of_rest(device.export, device.socket.display());
             let started = EventFd::new().and_then(|bell| {
                 let (engine, bell) = (Arc::clone(engine), Arc::new(bell));
                 engine.stop.ring_too(&bell);
                 let thread = thread::Builder::new().name("vhost-user".into());
-                thread.spawn(move || serve(&device, &door, &bell, &engine))
+                thread.spawn(move || serve(&device, &acceptor, &bell, &engine))
             });
             match started {
                 Ok(thread) => server.threads.push(thread),
@@ -156,13 +156,13 @@ impl Server {
 }
 
 /// Serves one front-end after the other. A further one waits until the one before it has gone.
-fn serve(device: &Device, door: &Acceptor, bell: &Arc<EventFd>, engine: &Arc<Engine>) {
+fn serve(device: &Device, acceptor: &Acceptor, bell: &Arc<EventFd>, engine: &Arc<Engine>) {
     let place = device.socket.display();
     while engine.stop.phase() == Phase::Running {
-        let socket = match accept_with(&door.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        let socket = match accept_with(&acceptor.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => socket,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {
-                bell.wait_beside(&[door.socket.as_fd()], None);
+                bell.wait_beside(&[acceptor.socket.as_fd()], None);
                 continue;
             }
             Err(error) => {

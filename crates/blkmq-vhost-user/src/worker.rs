@@ -54,7 +54,7 @@ pub(crate) enum Order {
 }
 
 /// What a worker tells of a ring that it does not serve any more, until the ring is stopped.
-pub(crate) type Trouble = (u16, Fault);
+pub(crate) type RingFault = (u16, Fault);
 
 /// What a worker shares with other threads.
 #[derive(Debug)]
@@ -85,12 +85,12 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Starts a worker, which `bell` wakes; the submitter notifies it. Of rings with faults the worker tells by
-    /// `troubles`, and rings `told` then, and when it panics.
+    /// `faults`, and rings `connection_bell` then, and when it panics.
     pub(crate) fn start(
         name: String,
         (submitter, session, bell): (Submitter, Session<Own>, Arc<EventFd>),
-        troubles: Sender<Trouble>,
-        told: Arc<EventFd>,
+        faults: Sender<RingFault>,
+        connection_bell: Arc<EventFd>,
     ) -> io::Result<Self> {
         let mailbox = Arc::new(Mailbox {
             orders: Mutex::default(),
@@ -113,8 +113,8 @@ impl Worker {
             is_prompt: false,
             is_ending: false,
             idle: Idle::new(),
-            troubles,
-            told,
+            faults,
+            connection_bell,
         };
         let thread = thread::Builder::new().name(name).spawn(move || thread.run())?;
         Ok(Self { mailbox, thread: Some(thread) })
@@ -171,7 +171,7 @@ impl Drop for Worker {
 /// Tells the connection when the worker panics. Dropped before what the worker has, which may take time to go.
 struct Guard {
     mailbox: Arc<Mailbox>,
-    told: Arc<EventFd>,
+    connection_bell: Arc<EventFd>,
 }
 
 impl Drop for Guard {
@@ -179,7 +179,7 @@ impl Drop for Guard {
         if thread::panicking() {
             // Relaxed: the descriptor wakes the connection, which looks anew at each step.
             self.mailbox.is_lost.store(true, Ordering::Relaxed);
-            self.told.notify();
+            self.connection_bell.notify();
         }
     }
 }
@@ -208,8 +208,8 @@ struct WorkerThread {
     is_prompt: bool,
     is_ending: bool,
     idle: Idle,
-    troubles: Sender<Trouble>,
-    told: Arc<EventFd>,
+    faults: Sender<RingFault>,
+    connection_bell: Arc<EventFd>,
 }
 
 impl WorkerThread {
@@ -217,7 +217,7 @@ impl WorkerThread {
     /// Before the thread sleeps: one for each look that the idle policy allows. One to sleep, and one more if a guest
     /// has kicked.
     fn run(mut self) {
-        let _guard = Guard { mailbox: Arc::clone(&self.mailbox), told: Arc::clone(&self.told) };
+        let _guard = Guard { mailbox: Arc::clone(&self.mailbox), connection_bell: Arc::clone(&self.connection_bell) };
         loop {
             // Acquire: pairs with the Release behind an order.
             if self.mailbox.has_any.load(Ordering::Acquire) {
@@ -361,8 +361,8 @@ impl WorkerThread {
         ring_server.is_broken = true;
         self.mailbox.signal(ring_server.signals.error.as_ref());
         // A connection that has ended needs no word.
-        let _ = self.troubles.send((ring_server.number, fault));
-        self.told.notify();
+        let _ = self.faults.send((ring_server.number, fault));
+        self.connection_bell.notify();
     }
 
     /// Answers what is over. Returns whether there was anything.
@@ -463,9 +463,10 @@ mod tests {
     fn a_stop_takes_no_ring_that_is_started_later() {
         let engine = engine("ram,size=1M", blkmq_engine::least_memory(1));
         let Hand { mut submitter, session, .. } = Hand::new(&engine, FrontEnd::VhostUser);
-        let [bell, told] = [(); 2].map(|()| Arc::new(EventFd::new().unwrap()));
+        let [bell, connection_bell] = [(); 2].map(|()| Arc::new(EventFd::new().unwrap()));
         submitter.set_notify(Some(bell.clone()));
-        let worker = Worker::start("test".to_owned(), (submitter, session, bell), channel().0, told).unwrap();
+        let worker =
+            Worker::start("test".to_owned(), (submitter, session, bell), channel().0, connection_bell).unwrap();
         let guest = Guest::new(8, false, true);
         let ring_server = RingServer::new(0, 8, guest.ring(), &guest.memory, Arc::new(Terms::plain()));
         // The two orders come together.

@@ -63,7 +63,7 @@ impl Driver {
     }
 
     /// Takes the next answer, if there is one. An answer to nothing is what must not be.
-    fn look(&mut self) -> bool {
+    fn poll(&mut self) -> bool {
         let id = if self.guest.layout.is_packed {
             let at = DESCRIPTORS + 16 * u64::from(self.seen);
             let used = if self.lap { 1 << 7 | 1 << 15 } else { 0 };
@@ -113,7 +113,7 @@ fn work(driver: &mut Driver, hand: &mut Hand<Own>, random: &mut SmallRng, nr: us
     for _ in 0..2000 {
         match random.random_range(0..4) {
             0 => driver.ask(random),
-            1 => while random.random_range(0..3) > 0 && driver.look() {},
+            1 => while random.random_range(0..3) > 0 && driver.poll() {},
             step => {
                 let_store(left);
                 if step == 2 {
@@ -184,7 +184,7 @@ fn an_end_at_any_store_loses_nothing() {
                 ring_server.finish(id, failure, &mut hand.session, &mut hand.lists);
             }
             ring_server.publish();
-            while driver.look() {}
+            while driver.poll() {}
             assert_eq!(driver.asked, BTreeMap::new(), "each has its answer");
         }
         assert!(nr_left > 1000, "{nr_left} requests were left to other servers");

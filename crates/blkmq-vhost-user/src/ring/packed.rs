@@ -109,7 +109,7 @@ impl Packed {
     }
 
     /// The flags of the next descriptor, if it is available.
-    fn look(&self) -> Option<u16> {
+    fn poll_available(&self) -> Option<u16> {
         let at = usize::from(self.next_available.index) * DESCRIPTOR + FLAGS;
         // Acquire: what the guest wrote before these flags is seen after this.
         let flags = self.descriptors.load(at, Ordering::Acquire);
@@ -123,7 +123,7 @@ impl Packed {
     }
 
     pub(crate) fn take(&mut self, memory: &Memory, chain: &mut Chain) -> Result<bool, Fault> {
-        let Some(mut flags) = self.look() else { return Ok(false) };
+        let Some(mut flags) = self.poll_available() else { return Ok(false) };
         chain.begin();
         let mut cursor = self.next_available;
         loop {
@@ -242,7 +242,7 @@ impl Packed {
         self.wants_kicks = true;
         // SeqCst: the wish is visible before the flags of the next descriptor are read once more.
         fence(Ordering::SeqCst);
-        Ok(self.look().is_some())
+        Ok(self.poll_available().is_some())
     }
 
     pub(crate) fn refuse_kicks(&mut self) {

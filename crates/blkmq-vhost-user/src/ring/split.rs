@@ -64,7 +64,7 @@ impl Split {
     }
 
     /// How many chains are available, by an index that was read once.
-    fn look(&mut self) -> Result<u16, Fault> {
+    fn poll_available(&mut self) -> Result<u16, Fault> {
         if self.seen == self.next_available {
             // Acquire: what the guest wrote before it moved the index is seen after this.
             self.seen = self.available.load(INDEX, Ordering::Acquire);
@@ -74,7 +74,7 @@ impl Split {
     }
 
     pub(crate) fn take(&mut self, memory: &Memory, chain: &mut Chain) -> Result<bool, Fault> {
-        if self.look()? == 0 {
+        if self.poll_available()? == 0 {
             return Ok(false);
         }
         let entry = usize::from(self.next_available % self.size);
@@ -164,7 +164,7 @@ impl Split {
         self.wants_kicks = true;
         // SeqCst: the wish is visible before the index is read once more.
         fence(Ordering::SeqCst);
-        Ok(self.look()? > 0)
+        Ok(self.poll_available()? > 0)
     }
 
     pub(crate) fn refuse_kicks(&mut self) {

@@ -13,7 +13,7 @@ use crate::ring_server::tests::Hand;
 
 /// A device that grows, or falls apart, when it is told to, and tells of what it has done.
 #[derive(Debug)]
-struct Odd {
+struct TestDriver {
     capacity: AtomicU64,
     panics: AtomicBool,
     nr_discards: AtomicU64,
@@ -21,7 +21,7 @@ struct Odd {
     written: Mutex<Option<(bool, IoPriority)>>,
 }
 
-impl Odd {
+impl TestDriver {
     fn served() -> (Arc<Self>, Served) {
         Self::with(64, |_, _| ())
     }
@@ -49,7 +49,7 @@ impl Odd {
     }
 }
 
-impl Driver for Odd {
+impl Driver for TestDriver {
     fn name(&self) -> &'static str {
         "odd"
     }
@@ -193,7 +193,7 @@ fn memory_of_what_is_in_progress_has_to_be_agreed_on() {
 /// Red before a connection looked after its workers: the front-end stayed connected, and the guest waited for ever.
 #[test]
 fn a_worker_that_panics_ends_the_session() {
-    let (driver, served) = Odd::served();
+    let (driver, served) = TestDriver::served();
     let (front, mut disk) = served.machine(0);
     assert_eq!(disk.request(FLUSH, 0, &[], false), (0, 1));
     driver.panics.store(true, Ordering::Relaxed);
@@ -249,7 +249,7 @@ fn a_ring_waits_while_its_memory_is_away() {
 /// Red before a channel that fails was only given up: the connection ended, as if the front-end had gone.
 #[test]
 fn a_channel_of_the_device_that_fails_is_given_up() {
-    let (driver, served) = Odd::served();
+    let (driver, served) = TestDriver::served();
     let guest = Guest::new(8, false, true);
     let mut front = connect(&served.socket(), &guest, 0);
     let (near, far) = UnixStream::pair().unwrap();
@@ -271,7 +271,7 @@ fn a_channel_of_the_device_that_fails_is_given_up() {
 /// with what the last server had said.
 #[test]
 fn a_front_end_that_comes_again_is_told_of_growth() {
-    let (_driver, served) = Odd::served();
+    let (_driver, served) = TestDriver::served();
     let guest = Guest::new(8, false, true);
     let mut front = connect(&served.socket(), &guest, 0);
     let (mut near, far) = UnixStream::pair().unwrap();
@@ -285,7 +285,7 @@ fn a_front_end_that_comes_again_is_told_of_growth() {
 /// Red before a guest that does not flush was told that its cache does not write back.
 #[test]
 fn a_guest_without_flushes_has_a_cache_that_writes_through() {
-    let (_driver, served) = Odd::served();
+    let (_driver, served) = TestDriver::served();
     let guest = Guest::new(8, false, true);
     let writeback = |front: &mut Frontend| {
         front.get_config(32, 1, VhostUserConfigFlags::empty(), &[0]).map(|(_, bytes)| bytes[0]).unwrap()
@@ -308,7 +308,7 @@ fn a_guest_without_flushes_has_a_cache_that_writes_through() {
 /// come.
 #[test]
 fn writes_through_are_durable_one_by_one() {
-    let (driver, served) = Odd::served();
+    let (driver, served) = TestDriver::served();
     let guest = Guest::new(8, false, true);
     let mut front = connect(&served.socket(), &guest, 1 << VIRTIO_BLK_F_FLUSH);
     let mut disk = Disk::new(&mut front, guest, 0);
@@ -325,7 +325,7 @@ fn requests_have_the_priority_of_the_guest() {
     let best = IoPriority { class: BestEffort, level: 2 };
     let [realtime, lower, idle] = [1_u32 << 13, 2 << 13 | 5, 3 << 13];
     for is_wanted in [false, true] {
-        let (driver, served) = Odd::with(64, |export, device| {
+        let (driver, served) = TestDriver::with(64, |export, device| {
             export.priority = best;
             device.guest_priority = is_wanted;
         });
@@ -345,7 +345,7 @@ fn requests_have_the_priority_of_the_guest() {
 /// from an end: the guest got an error, although nothing had failed.
 #[test]
 fn a_pause_lets_what_was_taken_be_done() {
-    let (driver, mut served) = Odd::with(1 << 20, |_, _| ());
+    let (driver, mut served) = TestDriver::with(1 << 20, |_, _| ());
     let guest = Guest::new(8, false, true);
     let mut front = connect(&served.socket(), &guest, 0);
     let again = region(&guest);
@@ -367,7 +367,7 @@ fn a_pause_lets_what_was_taken_be_done() {
 #[test]
 fn a_stop_takes_effect_between_operations() {
     for has_record in [false, true] {
-        let (driver, mut served) = Odd::with(1 << 32, |_, _| ());
+        let (driver, mut served) = TestDriver::with(1 << 32, |_, _| ());
         let guest = Guest::new(8, false, true);
         let mut front = connect(&served.socket(), &guest, 0);
         if has_record {
