@@ -10,8 +10,8 @@ use blkmq::RequestQueue;
 /// How often a device is asked how large it is.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A thread that looks whether a device has grown. Dropping the value ends the thread at its next look. Nothing waits
-/// for that: a device may take long to say how large it is.
+/// A thread that polls a device's capacity. Dropping the value ends the thread at its next poll, without waiting: a
+/// device may take long to report its capacity.
 #[derive(Debug)]
 pub(crate) struct Growth {
     _stop: Sender<()>,

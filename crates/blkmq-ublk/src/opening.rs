@@ -13,7 +13,7 @@ use crate::parameters::difference;
 /// How long a device that is to be taken over may take to notice that its server is gone. If every tag is with the
 /// server, Linux 6.12 notices only when a request is overdue, which is after 30 s.
 const NOTICE: Duration = Duration::from_secs(45);
-/// The pause between two looks at such a device.
+/// The pause between two polls of such a device.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Opens a device's character device. It may appear a moment after the device, and an old server may have it for a

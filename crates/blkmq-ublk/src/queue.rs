@@ -49,14 +49,14 @@ impl Shared {
 
     /// Ends the thread when the device has given its requests back, although the kernel has its tags.
     pub(crate) fn give_up(&self) {
-        // Release: pairs with the look of the queue's thread, which the bell wakes.
+        // Release: pairs with the Acquire of the queue's thread, which the bell wakes.
         self.is_given_up.store(true, Ordering::Release);
         self.bell.notify();
     }
 
     /// Ends the thread at once. See [`Queue::is_abandoned`].
     pub(crate) fn abandon(&self) {
-        // Release: pairs with the look of the queue's thread, which the bell wakes.
+        // Release: pairs with the Acquire of the queue's thread, which the bell wakes.
         self.is_abandoned.store(true, Ordering::Release);
         self.bell.notify();
     }
@@ -116,7 +116,7 @@ impl Queue {
     /// that is returned, once this thread has ended. A thread that drops the kernel side itself can lose a request:
     ///
     /// 1. The kernel has a request for this thread, which the thread takes the next time that it enters the kernel.
-    /// 2. The kernel side's end cancels the commands that wait for a request. The command of this request waits no more.
+    /// 2. The kernel side's end cancels the commands that wait for a request. This request's command waits no more.
     /// 3. The thread, which is alive, takes the request. To the kernel it is with a server now, and no server gives it
     ///    back. The next server waits for it for ever.
     ///
@@ -146,7 +146,7 @@ impl Queue {
                 let Self { kernel_side: KernelSide { ring, exchange, .. }, requests, .. } = self;
                 exchange.tell(ring, tag, result, requests.work.address(tag))?;
             }
-            // The look comes behind the bell's end: the bell may have been rung for this.
+            // This check follows the bell's end, because the bell may have been rung for it.
             if (!self.requests.has_kernel_tags || self.is_given_up()) && self.requests.work.is_idle() {
                 // The last results: without them the kernel takes their requests for lost, and gives them out again.
                 return if self.shared.outlives_server { self.enter_all() } else { self.fail() };
@@ -251,9 +251,9 @@ impl Queue {
         work.submit(submitter) | work.drive(submitter)
     }
 
-    /// Called when there was nothing to do: looks again, or sleeps.
+    /// Polls again, or sleeps. Called when there was no work.
     fn rest(&mut self) -> io::Result<()> {
-        // As other submitters do, the thread sleeps while the device works. What it may look for are further requests.
+        // Like other submitters, the thread sleeps while the device works, and polls for new requests alone.
         let is_alone = self.requests.submitter.nr_outstanding() == 0;
         if is_alone && matches!(self.requests.submitter.queue().clock(), Clock::Real(_)) {
             if self.idle.poll() {

@@ -1,7 +1,7 @@
 //! A front-end from its connection on: its messages, and what they do.
 //!
-//! The thread of a connection never touches a ring that is at work. It asks the ring's worker for it, which waits until
-//! nothing of it is in progress, changes what is to be changed, and hands it back.
+//! The thread of a connection never touches a running ring. It stops the ring at its worker, which returns the ring
+//! once all of its requests have completed, changes it, and starts it again.
 
 mod descriptors;
 mod member;
@@ -48,8 +48,8 @@ const PROTOCOL_FEATURES: ProtocolFeatures = ProtocolFeatures::MQ
     .union(ProtocolFeatures::INFLIGHT_SHMFD)
     .union(ProtocolFeatures::RESET_DEVICE)
     .union(ProtocolFeatures::CONFIGURE_MEM_SLOTS);
-/// How often a connection looks whether the device has grown, if the front-end can be told, and whether a worker is
-/// still there that is to give a ring back.
+/// How often a connection re-checks the device's capacity, if its front-end takes notifications, and a worker that has
+/// to return a ring.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The most bytes of configuration that a front-end may ask for: what the standard leaves for a device.
 const MAX_CONFIG: u32 = 256;
@@ -188,13 +188,13 @@ impl<'a> Connection<'a> {
         }
         let timeout = self.channel.is_some().then_some(POLL_INTERVAL);
         self.bell.wait_beside(&[self.wire.as_fd()], timeout);
-        self.tell_of_growth();
+        self.notify_growth();
         Ok(())
     }
 
-    /// Tells the front-end if the device has grown, or may have grown before this connection. Front-ends may not hear
-    /// it before a ring is at work.
-    fn tell_of_growth(&mut self) {
+    /// Notifies the front-end if the device has grown, or may have grown before this connection. Front-ends may ignore
+    /// that until a ring is running.
+    fn notify_growth(&mut self) {
         let Some(channel) = self.channel.as_ref().filter(|_| self.vrings.iter().any(|vring| vring.is_started)) else {
             return;
         };

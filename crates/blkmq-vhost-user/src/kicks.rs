@@ -34,7 +34,7 @@ impl Kicks {
         let _ = epoll::delete(&self.0, kick);
     }
 
-    /// Makes the descriptor unreadable until the next kick. Comes before the rings are looked at.
+    /// Makes the descriptor unreadable until the next kick. Call it before the rings are polled.
     pub(crate) fn clear(&self) {
         let mut reports = [MaybeUninit::uninit(); MOST];
         // The error is a signal. Then the descriptor is still readable.

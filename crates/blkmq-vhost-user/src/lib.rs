@@ -7,9 +7,8 @@
 //!
 //! A device has as many rings as the machine has processors, if it likes, and as many threads as are wanted to serve
 //! them, each with its own [`blkmq::Submitter`]. A machine is a client of the engine, beside those of other front-ends.
-//! Requests that have arrived together go through the queue as one plug,
-//! and a machine is told once of all that is over. If the device is done with requests at once, as memory is, they go
-//! in plugs of eight, so that the machine has work while the server has.
+//! Requests that arrive together are submitted as one plug, and the machine is notified once of all completions. If the
+//! device completes requests at once, as memory does, a plug has eight, so that machine and server work side by side.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! A thread that serves some of a device's rings.
 //!
-//! It goes round by round. It takes what has arrived on its rings, or a part of that ([`PROMPT_ROUND`]), submits that
-//! together, takes what is over, and shows each guest's ring once what was given back. When there is nothing to be
-//! done, it looks again or sleeps as [`blkmq::idle`] says. Another thread reaches it by its mailbox: so what a ring
-//! server has is one thread's at any time. Requests are tasks of the thread's session, which is the engine's.
+//! In each round it takes requests from its rings, at most [`PROMPT_ROUND`] of each if the device completes them at
+//! once, submits them as one plug, answers completed ones, and publishes each ring's answers once. Without work it
+//! polls again or sleeps, as [`blkmq::idle`] decides. Other threads send it orders, so each ring server belongs to one
+//! thread at any time. Requests are tasks of the thread's session.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +39,7 @@ pub(crate) enum Halt {
     End,
 }
 
-/// What a worker is asked for.
+/// A message to a worker.
 #[derive(Debug)]
 pub(crate) enum Order {
     /// To serve a ring.
@@ -53,7 +53,7 @@ pub(crate) enum Order {
     End,
 }
 
-/// What a worker tells of a ring that it does not serve any more, until the ring is stopped.
+/// The number of a ring that a worker serves no more, and why.
 pub(crate) type RingFault = (u16, Fault);
 
 /// What a worker shares with other threads.
@@ -145,7 +145,7 @@ impl Worker {
     /// Leaves an order.
     pub(crate) fn order(&self, order: Order) {
         self.mailbox.orders.lock().unwrap_or_else(PoisonError::into_inner).push(order);
-        // Release: pairs with the Acquire of the worker's look, which then finds the order.
+        // Release: pairs with the worker's Acquire, so that a worker which sees the flag finds the order.
         self.mailbox.has_any.store(true, Ordering::Release);
         self.mailbox.bell.notify();
     }
@@ -168,7 +168,7 @@ impl Drop for Worker {
     }
 }
 
-/// Tells the connection when the worker panics. Dropped before what the worker has, which may take time to go.
+/// Notifies the connection when the worker panics. Dropped before the worker's operations, which may take time to end.
 struct Guard {
     mailbox: Arc<Mailbox>,
     connection_bell: Arc<EventFd>,
@@ -177,7 +177,7 @@ struct Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if thread::panicking() {
-            // Relaxed: the descriptor wakes the connection, which looks anew at each step.
+            // Relaxed: the bell wakes the connection, which re-checks at each step.
             self.mailbox.is_lost.store(true, Ordering::Relaxed);
             self.connection_bell.notify();
         }
@@ -200,7 +200,7 @@ struct WorkerThread {
     stops: Vec<(u16, Sender<Box<RingServer>>)>,
     chain: Chain,
     lists: Lists,
-    /// The ring that is looked at first.
+    /// The ring that is polled first.
     first: usize,
     /// Guests are asked to kick.
     has_kicks: bool,
@@ -214,7 +214,7 @@ struct WorkerThread {
 
 impl WorkerThread {
     /// COST: no system call for a round in which something was done, but one for each guest that wants to be told.
-    /// Before the thread sleeps: one for each look that the idle policy allows. One to sleep, and one more if a guest
+    /// Before the thread sleeps: one for each poll that the idle policy allows. One to sleep, and one more if a guest
     /// has kicked.
     fn run(mut self) {
         let _guard = Guard { mailbox: Arc::clone(&self.mailbox), connection_bell: Arc::clone(&self.connection_bell) };
@@ -257,7 +257,7 @@ impl WorkerThread {
                 Order::Start(ring_server) => {
                     // A stop that is left was one more for the ring as it was before, which has been given back.
                     self.stops.retain(|(stopped, _)| *stopped != ring_server.number);
-                    // What the guest has made available before this, it may have kicked for in vain.
+                    // The guest may have kicked before this ring was watched.
                     self.has_kicks = false;
                     // What the last server has given back, it may not have told of. A guest whose event lies behind
                     // that would not be told of anything later either.
@@ -402,7 +402,7 @@ impl WorkerThread {
         }
     }
 
-    /// Called when there was nothing to do: looks again, or sleeps.
+    /// Polls again, or sleeps. Called after a round without work.
     fn rest(&mut self) {
         let is_waiting = self.submitter.nr_outstanding() > 0;
         let is_real = matches!(self.submitter.queue().clock(), Clock::Real(_));
@@ -438,7 +438,7 @@ impl WorkerThread {
     fn sleep(&mut self) {
         let Self { submitter, session, mailbox, .. } = self;
         let mut watches = [Watch::new(&mailbox.kicks, PollFlags::IN)];
-        // The error is a lack of memory. The caller looks again.
+        // The kernel is out of memory. The caller polls again.
         let _ = blkmq_engine::sleep(submitter, &mut watches, &mailbox.bell, session.max_sleep());
         if !watches[0].ready.is_empty() {
             mailbox.kicks.clear();
