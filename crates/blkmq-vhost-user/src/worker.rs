@@ -196,6 +196,7 @@ struct WorkerThread {
     /// have memory of the ring servers.
     submitter: Submitter,
     session: Session<Own>,
+    #[expect(clippy::vec_box, reason = "a ring server comes and goes in a box")]
     ring_servers: Vec<Box<RingServer>>,
     stops: Vec<(u16, Sender<Box<RingServer>>)>,
     chain: Chain,
