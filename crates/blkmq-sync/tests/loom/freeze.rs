@@ -1,7 +1,7 @@
 //! Models of closing a queue against its submitters: after the wait no thread is inside, and a thread that enters later
 //! turns back.
 
-use crate::model::{Exclusive, fails, fails_without, holds};
+use crate::model::{Exclusive, fail, fail_without, holds, join, spawn};
 use blkmq_sync::grace::Activity;
 use blkmq_sync::tags::{Hint, Tags};
 use blkmq_sync::word::{Flag, Word};
@@ -41,45 +41,36 @@ impl Queue {
 /// A submitter enters twice; the freezer changes what is protected, between freezing and unfreezing.
 fn freeze() {
     let queue = Queue::new();
-    let submitter = {
-        let queue = queue.clone();
-        thread::spawn(move || (0..2).for_each(|_| queue.submit()))
-    };
+    let submitter = spawn(&queue, move |queue| (0..2).for_each(|_| queue.submit()));
     queue.freeze();
     queue.guarded.touch();
     queue.word.open(Flag::Frozen);
-    submitter.join().expect("the thread ran to its end");
+    join(submitter);
     assert!(!queue.activity.is_active());
 }
 
 /// As `freeze`, with a freezer that does not wait.
 fn freeze_without_waiting() {
     let queue = Queue::new();
-    let submitter = {
-        let queue = queue.clone();
-        thread::spawn(move || queue.submit())
-    };
+    let submitter = spawn(&queue, move |queue| queue.submit());
     queue.word.close(Flag::Frozen);
     queue.guarded.touch();
-    submitter.join().expect("the thread ran to its end");
+    join(submitter);
 }
 
 /// A request keeps its tag after the submitter has left; the freezer waits for both and then resizes the map.
 fn resize(wait_for_submitter: bool) {
     let queue = Queue::new();
-    let submitter = {
-        let queue = queue.clone();
-        thread::spawn(move || {
-            let mut hint = Hint::default();
-            queue.activity.enter();
-            let tag = if queue.word.load().is_frozen() { None } else { queue.tags.get(&mut hint) };
-            queue.activity.leave();
-            if let Some(tag) = tag {
-                queue.guarded.touch();
-                queue.tags.put(tag, &mut hint);
-            }
-        })
-    };
+    let submitter = spawn(&queue, move |queue| {
+        let mut hint = Hint::default();
+        queue.activity.enter();
+        let tag = if queue.word.load().is_frozen() { None } else { queue.tags.get(&mut hint) };
+        queue.activity.leave();
+        if let Some(tag) = tag {
+            queue.guarded.touch();
+            queue.tags.put(tag, &mut hint);
+        }
+    });
     if wait_for_submitter {
         queue.freeze();
     } else {
@@ -91,7 +82,7 @@ fn resize(wait_for_submitter: bool) {
     queue.guarded.touch();
     queue.tags.resize(2);
     assert_eq!(queue.tags.depth(), 2);
-    submitter.join().expect("the thread ran to its end");
+    join(submitter);
 }
 
 #[test]
@@ -105,46 +96,22 @@ fn a_frozen_queue_without_tags_can_be_resized() {
 }
 
 #[test]
-fn the_freezer_has_to_wait() {
-    fails(freeze_without_waiting);
+fn each_ordering_and_fence_is_needed() {
+    fail_without(&[
+        ("grace.enter_fence", freeze),
+        ("word.close_fence", freeze),
+        ("grace.leave", freeze),
+        ("grace.enter", freeze),
+        ("grace.observe", freeze),
+        ("word.open", freeze),
+        ("word.load", freeze),
+    ]);
 }
 
 #[test]
-fn the_tags_alone_do_not_show_who_is_about_to_take_one() {
-    fails(|| resize(false));
-}
-
-#[test]
-fn the_submitters_fence_is_needed() {
-    fails_without("grace.enter_fence", freeze);
-}
-
-#[test]
-fn the_freezers_fence_is_needed() {
-    fails_without("word.close_fence", freeze);
-}
-
-#[test]
-fn leave_needs_release() {
-    fails_without("grace.leave", freeze);
-}
-
-#[test]
-fn enter_needs_release() {
-    fails_without("grace.enter", freeze);
-}
-
-#[test]
-fn observe_needs_acquire() {
-    fails_without("grace.observe", freeze);
-}
-
-#[test]
-fn unfreeze_needs_release() {
-    fails_without("word.open", freeze);
-}
-
-#[test]
-fn load_needs_acquire() {
-    fails_without("word.load", freeze);
+fn each_broken_variant_fails() {
+    fail(&[
+        ("the_freezer_has_to_wait", freeze_without_waiting),
+        ("the_tags_alone_do_not_show_who_is_about_to_take_one", || resize(false)),
+    ]);
 }

@@ -14,13 +14,12 @@
 // The `Arc` of std: loom's own count is one more step to be tried in every order.
 use std::sync::Arc;
 
-use crate::model::{Exclusive, fails, fails_without, holds};
+use crate::model::{Exclusive, fail, fail_without, holds, join, spawn};
 use blkmq_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use blkmq_sync::liveness::Liveness;
 use blkmq_sync::stack::{Chain, NIL};
 use blkmq_sync::staging::{Round, Staging};
 use blkmq_sync::tags::{Hint, Tag, Tags};
-use blkmq_sync::thread;
 use blkmq_sync::word::{Gate, Word};
 
 const GATE: Gate = Gate::new(1, false, None);
@@ -35,10 +34,6 @@ enum Broken {
     ReadsEarly,
     /// A thread that turns back keeps its request to itself.
     TurnsBackForGood,
-}
-
-fn join<T>(thread: thread::JoinHandle<T>) -> T {
-    thread.join().expect("the thread ran to its end")
 }
 
 /// The gate and what has passed.
@@ -76,10 +71,7 @@ impl Counted {
 fn counted(times: usize, broken: Broken) {
     let queue = Arc::new(Counted { word: Word::default(), passed: AtomicUsize::new(0), broken });
     queue.word.open_gate(GATE);
-    let passer = {
-        let queue = queue.clone();
-        thread::spawn(move || queue.pass())
-    };
+    let passer = spawn(&queue, move |queue| queue.pass());
     let mut passed = queue.shut();
     for _ in 1..times {
         queue.word.open_gate(GATE);
@@ -198,10 +190,7 @@ fn tagged(broken: Broken) {
         broken,
     });
     queue.live.word.open_gate(GATE);
-    let passer = {
-        let queue = queue.clone();
-        thread::spawn(move || queue.submit(1))
-    };
+    let passer = spawn(&queue, move |queue| queue.submit(1));
     queue.insert(0);
     join(passer);
     assert!(queue.staging.try_hold().is_some_and(|left| left.is_empty()), "something is left");
@@ -215,14 +204,11 @@ fn tagged_unbroken() {
 /// A thread that passes comes after what was done before the gate was opened.
 fn opened() {
     let shared = Arc::new((Word::default(), Exclusive::default()));
-    let passer = {
-        let shared = shared.clone();
-        thread::spawn(move || {
-            if shared.0.load().gate().is_some() {
-                shared.1.touch();
-            }
-        })
-    };
+    let passer = spawn(&shared, move |shared| {
+        if shared.0.load().gate().is_some() {
+            shared.1.touch();
+        }
+    });
     shared.1.touch();
     shared.0.open_gate(GATE);
     join(passer);
@@ -239,52 +225,32 @@ fn who_passes_is_counted_when_the_gate_is_shut_again() {
 }
 
 #[test]
-fn the_passers_fence_is_needed() {
-    fails_without("word.pass_fence", counted_once);
-}
-
-#[test]
-fn the_shutters_fence_is_needed() {
-    fails_without("word.shut_fence", counted_once);
-}
-
-#[test]
-fn the_second_look_is_needed() {
-    fails_without("word.second_look", counted_once);
-}
-
-#[test]
-fn who_passes_has_to_count_before_the_second_look() {
-    fails(|| counted(1, Broken::CountsLate));
-}
-
-#[test]
-fn who_shuts_has_to_read_the_counts_afterwards() {
-    fails(|| counted(1, Broken::ReadsEarly));
-}
-
-#[test]
 fn who_lacks_the_tag_of_a_passer_is_not_forgotten() {
     holds(tagged_unbroken);
 }
 
 #[test]
-fn who_turns_back_has_to_look_again() {
-    fails(|| tagged(Broken::TurnsBackForGood));
-}
-
-#[test]
-fn the_fence_of_who_brings_the_tag_back_is_needed() {
-    fails_without("liveness.brought_fence", tagged_unbroken);
-}
-
-#[test]
-fn the_fence_of_who_lacks_the_tag_is_needed() {
-    fails_without("liveness.lack_fence", tagged_unbroken);
-}
-
-#[test]
-fn opening_needs_release() {
+fn who_passes_sees_what_was_done_before_the_gate_was_opened() {
     holds(opened);
-    fails_without("word.open_gate", opened);
+}
+
+#[test]
+fn each_ordering_and_fence_is_needed() {
+    fail_without(&[
+        ("word.open_gate", opened),
+        ("word.pass_fence", counted_once),
+        ("word.shut_fence", counted_once),
+        ("word.second_look", counted_once),
+        ("liveness.brought_fence", tagged_unbroken),
+        ("liveness.lack_fence", tagged_unbroken),
+    ]);
+}
+
+#[test]
+fn each_broken_variant_fails() {
+    fail(&[
+        ("CountsLate", || counted(1, Broken::CountsLate)),
+        ("ReadsEarly", || counted(1, Broken::ReadsEarly)),
+        ("TurnsBackForGood", || tagged(Broken::TurnsBackForGood)),
+    ]);
 }

@@ -1,7 +1,7 @@
 //! Models of the hand-over: what is appended is worked off in order, by the thread that holds the lock, and never left
 //! behind.
 
-use crate::model::{Exclusive, fails_without, holds, oldest_first};
+use crate::model::{Exclusive, fail_without, holds, join, oldest_first, spawn};
 use blkmq_sync::atomic::AtomicU32;
 use blkmq_sync::handover::Handover;
 use blkmq_sync::stack::Chain;
@@ -71,11 +71,8 @@ impl Issue {
 /// Two threads try the lock twice: an attempt that fails half-way must leave the lock with its holder.
 fn two_attempts() {
     let lock = Arc::new(TryLock::new("test.lock", 0));
-    let other = {
-        let lock = lock.clone();
-        thread::spawn(move || attempts(&lock))
-    };
-    let done = attempts(&lock) + other.join().expect("the thread ran to its end");
+    let other = spawn(&lock, move |lock| attempts(lock));
+    let done = attempts(&lock) + join(other);
     assert_eq!(*lock.try_lock().expect("nobody holds it"), done);
 }
 
@@ -105,16 +102,13 @@ fn putter_and_appender() {
 /// One thread appends two slots and drains, the other brings slot 2 and drains.
 fn beside_an_appender(bring: fn(&Issue)) {
     let issue = Issue::new();
-    let other = {
-        let issue = issue.clone();
-        thread::spawn(move || {
-            issue.append(0..2);
-            assert!(issue.drain(ENDLESS));
-        })
-    };
+    let other = spawn(&issue, move |issue| {
+        issue.append(0..2);
+        assert!(issue.drain(ENDLESS));
+    });
     bring(&issue);
     assert!(issue.drain(ENDLESS));
-    other.join().expect("the thread ran to its end");
+    join(other);
     let issued = issue.issued();
     assert!([[0, 1, 2], [2, 0, 1]].contains(&issued.clone().try_into().expect("three slots")), "{issued:?}");
 }
@@ -132,28 +126,23 @@ fn ordered_putters() {
         }
         assert!(issue.drain(ENDLESS));
     };
-    let other = {
-        let (issue, order) = (issue.clone(), order.clone());
-        thread::spawn(move || bring(&issue, &order, &[0, 2]))
-    };
+    let second = order.clone();
+    let other = spawn(&issue, move |issue| bring(issue, &second, &[0, 2]));
     bring(&issue, &order, &[1]);
-    other.join().expect("the thread ran to its end");
+    join(other);
     assert_eq!(issue.issued(), *order.try_lock().expect("nobody holds it"));
 }
 
 /// The holder does no rounds for other threads. A thread that gets false comes again, and nothing may be left then.
 fn bounded() {
     let issue = Issue::new();
-    let other = {
-        let issue = issue.clone();
-        thread::spawn(move || {
-            issue.append(0..1);
-            while !issue.drain(0) {}
-        })
-    };
+    let other = spawn(&issue, move |issue| {
+        issue.append(0..1);
+        while !issue.drain(0) {}
+    });
     issue.append(1..2);
     while !issue.drain(0) {}
-    other.join().expect("the thread ran to its end");
+    join(other);
     assert_eq!(issue.issued().len(), 2);
 }
 
@@ -178,41 +167,19 @@ fn what_is_put_keeps_the_order_of_its_bringers() {
 }
 
 #[test]
-fn who_puts_has_to_look_whether_something_is_pending() {
-    fails_without("handover.put_look", ordered_putters);
-}
-
-#[test]
-fn who_puts_has_to_drain_behind_a_fence() {
-    fails_without("handover.append_fence", putter_and_appender);
-}
-
-#[test]
 fn who_runs_out_of_rounds_comes_again() {
     holds(bounded);
 }
 
 #[test]
-fn the_second_look_is_needed() {
-    fails_without("handover.look", two_appenders);
-}
-
-#[test]
-fn the_appenders_fence_is_needed() {
-    fails_without("handover.append_fence", two_appenders);
-}
-
-#[test]
-fn the_holders_fence_is_needed() {
-    fails_without("handover.look_fence", two_appenders);
-}
-
-#[test]
-fn locking_needs_acquire() {
-    fails_without("try_lock.acquire", two_appenders);
-}
-
-#[test]
-fn unlocking_needs_release() {
-    fails_without("try_lock.release", two_appenders);
+fn each_ordering_and_fence_is_needed() {
+    fail_without(&[
+        ("handover.put_look", ordered_putters),
+        ("handover.append_fence", putter_and_appender),
+        ("handover.look", two_appenders),
+        ("handover.append_fence", two_appenders),
+        ("handover.look_fence", two_appenders),
+        ("try_lock.acquire", two_appenders),
+        ("try_lock.release", two_appenders),
+    ]);
 }

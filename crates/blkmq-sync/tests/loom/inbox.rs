@@ -6,11 +6,10 @@
 
 use std::sync::Arc;
 
-use crate::model::{Exclusive, fails, fails_without, holds, oldest_first};
+use crate::model::{Exclusive, fail, fail_without, holds, join, oldest_first, spawn};
 use blkmq_sync::atomic::AtomicU32;
 use blkmq_sync::handover::{Handover, Inbox};
 use blkmq_sync::stack::Chain;
-use blkmq_sync::thread;
 use blkmq_sync::wake::{Sleepers, Wake};
 
 /// How a thread differs from the product, to break the protocol.
@@ -99,28 +98,22 @@ impl Owned {
 /// One thread brings something and goes for good while the owner polls and falls asleep.
 fn falling_asleep(broken: Broken) {
     let owned = Owned::new(broken);
-    let other = {
-        let owned = owned.clone();
-        thread::spawn(move || {
-            if owned.bring(0) {
-                owned.wake.wake();
-            }
-        })
-    };
+    let other = spawn(&owned, move |owned| {
+        if owned.bring(0) {
+            owned.wake.wake();
+        }
+    });
     owned.wait();
-    other.join().expect("the thread ran to its end");
+    join(other);
 }
 
 /// Two threads bring something while the owner polls. A last poll finds what the other polls did not. No thread sleeps,
 /// so none is woken: loom lets no other thread in between the inbox's word and the fence of the thread that wakes.
 fn two_bringers(broken: Broken) {
     let owned = Owned::new(broken);
-    let others = [0, 1].map(|slot| {
-        let owned = owned.clone();
-        thread::spawn(move || _ = owned.bring(slot))
-    });
+    let others = [0, 1].map(|slot| spawn(&owned, move |owned| _ = owned.bring(slot)));
     let mut drained = owned.poll();
-    others.into_iter().for_each(|other| other.join().expect("the thread ran to its end"));
+    others.into_iter().for_each(join);
     drained += owned.poll();
     assert_eq!(drained, 2, "left behind");
 }
@@ -136,31 +129,19 @@ fn what_two_bring_is_drained() {
 }
 
 #[test]
-fn the_owner_has_to_take_the_word_before_it_drains() {
-    fails(|| two_bringers(Broken::TakesLate));
+fn each_ordering_and_fence_is_needed() {
+    fail_without(&[
+        ("wake.sleep_fence", || falling_asleep(Broken::Nothing)),
+        ("wake.wake_fence", || falling_asleep(Broken::Nothing)),
+        ("inbox.leave", || two_bringers(Broken::Nothing)),
+    ]);
 }
 
 #[test]
-fn the_word_has_to_be_left_after_appending() {
-    fails(|| two_bringers(Broken::LeavesEarly));
-}
-
-#[test]
-fn the_last_look_has_to_see_the_inbox() {
-    fails(|| falling_asleep(Broken::SleepsBlindly));
-}
-
-#[test]
-fn the_sleepers_fence_is_needed() {
-    fails_without("wake.sleep_fence", || falling_asleep(Broken::Nothing));
-}
-
-#[test]
-fn the_wakers_fence_is_needed() {
-    fails_without("wake.wake_fence", || falling_asleep(Broken::Nothing));
-}
-
-#[test]
-fn leaving_a_word_needs_release() {
-    fails_without("inbox.leave", || two_bringers(Broken::Nothing));
+fn each_broken_variant_fails() {
+    fail(&[
+        ("TakesLate", || two_bringers(Broken::TakesLate)),
+        ("LeavesEarly", || two_bringers(Broken::LeavesEarly)),
+        ("SleepsBlindly", || falling_asleep(Broken::SleepsBlindly)),
+    ]);
 }

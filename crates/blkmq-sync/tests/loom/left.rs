@@ -9,10 +9,9 @@
 
 use std::sync::Arc;
 
-use crate::model::{Exclusive, fails, fails_without, holds};
+use crate::model::{Exclusive, fail, fail_without, holds, join, spawn};
 use blkmq_sync::atomic::{AtomicBool, Ordering};
 use blkmq_sync::liveness::Liveness;
-use blkmq_sync::thread;
 use blkmq_sync::wake::Wake;
 
 /// How a thread differs from the product, to break the protocol.
@@ -70,12 +69,9 @@ fn falling_asleep(broken: Broken) {
     // The `Arc` of std: when a deadlock unwinds, loom's own aborts the process.
     let queue =
         Arc::new(Queue { live: Liveness::default(), wake: Wake::default(), request: Exclusive::default(), broken });
-    let publisher = {
-        let queue = queue.clone();
-        thread::spawn(move || queue.leave())
-    };
+    let publisher = spawn(&queue, move |queue| queue.leave());
     queue.wait();
-    publisher.join().expect("the thread ran to its end");
+    join(publisher);
 }
 
 fn unbroken() {
@@ -94,25 +90,19 @@ struct Sleeper {
 fn handed_on() {
     let queue =
         Arc::new(Sleeper { live: Liveness::default(), wake: Wake::default(), has_completion: AtomicBool::new(false) });
-    let completer = {
-        let queue = queue.clone();
-        thread::spawn(move || {
-            queue.has_completion.store(true, Ordering::Relaxed);
-            queue.wake.wake();
-        })
-    };
-    let sleeper = {
-        let queue = queue.clone();
-        thread::spawn(move || {
-            let has_completion = || queue.has_completion.load(Ordering::Relaxed);
-            queue.live.sleepers.sleep(&queue.wake, (), has_completion, || None);
-            queue.live.deferrals.read() == 1
-        })
-    };
+    let completer = spawn(&queue, move |queue| {
+        queue.has_completion.store(true, Ordering::Relaxed);
+        queue.wake.wake();
+    });
+    let sleeper = spawn(&queue, move |queue| {
+        let has_completion = || queue.has_completion.load(Ordering::Relaxed);
+        queue.live.sleepers.sleep(&queue.wake, (), has_completion, || None);
+        queue.live.deferrals.read() == 1
+    });
     let mut is_roused = false;
     queue.live.defer(|| is_roused = queue.wake.rouse_sleeper());
-    completer.join().expect("the thread ran to its end");
-    let takes_on = sleeper.join().expect("the thread ran to its end");
+    join(completer);
+    let takes_on = join(sleeper);
     assert!(takes_on || !is_roused, "it was counted on, and has gone");
 }
 
@@ -122,51 +112,27 @@ fn who_is_woken_to_take_on_what_was_left_finds_it() {
 }
 
 #[test]
-fn who_was_woken_has_to_see_what_was_left() {
-    fails_without("wake.woken", handed_on);
-}
-
-#[test]
 fn who_falls_asleep_finds_what_was_left() {
     holds(unbroken);
 }
 
 #[test]
-fn the_count_has_to_be_read_before_the_word() {
-    fails(|| falling_asleep(Broken::ReadsLate));
+fn each_ordering_and_fence_is_needed() {
+    fail_without(&[
+        ("wake.woken", handed_on),
+        ("wake.last_look", unbroken),
+        ("sleepers.any_fence", unbroken),
+        ("wake.sleep_fence", unbroken),
+        ("left.count", unbroken),
+        ("left.read", unbroken),
+    ]);
 }
 
 #[test]
-fn the_last_look_has_to_see_the_count() {
-    fails(|| falling_asleep(Broken::SleepsBlindly));
-}
-
-#[test]
-fn the_last_look_is_needed() {
-    fails_without("wake.last_look", unbroken);
-}
-
-#[test]
-fn it_is_not_enough_to_wake_who_sleeps() {
-    fails(|| falling_asleep(Broken::OnlyWakes));
-}
-
-#[test]
-fn the_leavers_fence_is_needed() {
-    fails_without("sleepers.any_fence", unbroken);
-}
-
-#[test]
-fn the_sleepers_fence_is_needed() {
-    fails_without("wake.sleep_fence", unbroken);
-}
-
-#[test]
-fn counting_needs_release() {
-    fails_without("left.count", unbroken);
-}
-
-#[test]
-fn reading_the_count_needs_acquire() {
-    fails_without("left.read", unbroken);
+fn each_broken_variant_fails() {
+    fail(&[
+        ("ReadsLate", || falling_asleep(Broken::ReadsLate)),
+        ("SleepsBlindly", || falling_asleep(Broken::SleepsBlindly)),
+        ("OnlyWakes", || falling_asleep(Broken::OnlyWakes)),
+    ]);
 }

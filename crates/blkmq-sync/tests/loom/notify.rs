@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::model::{fails, fails_without, holds};
+use crate::model::{fail, fail_without, holds, join, spawn};
 use blkmq_sync::atomic::AtomicU32;
 use blkmq_sync::notify::Notify;
 use blkmq_sync::stack::SlotStack;
-use blkmq_sync::thread;
 use blkmq_sync::wake::Wake;
 
 /// Whether it was told. Loom does not look at this: it is read when both threads have ended.
@@ -34,25 +33,22 @@ fn setting(looks: bool) {
         link: AtomicU32::new(77),
         wake: Wake::default(),
     });
-    let completer = {
-        let shared = shared.clone();
-        thread::spawn(move || {
-            let tells = shared.wake.has_notify();
-            shared.completions.push([0], |_| &shared.link);
-            if tells {
-                shared.wake.wake_for(&[0]);
-            } else {
-                shared.wake.wake();
-            }
-        })
-    };
+    let completer = spawn(&shared, move |shared| {
+        let tells = shared.wake.has_notify();
+        shared.completions.push([0], |_| &shared.link);
+        if tells {
+            shared.wake.wake_for(&[0]);
+        } else {
+            shared.wake.wake();
+        }
+    });
     let told = Arc::new(Notified::default());
     let notify: Arc<dyn Notify> = told.clone();
     let _ = shared.wake.set_notify(Some(notify));
     if looks {
         shared.wake.poll_pending_event(|| !shared.completions.is_empty());
     }
-    completer.join().expect("the thread ran to its end");
+    join(completer);
     assert!(told.0.load(Ordering::Relaxed), "the completion was not told");
 }
 
@@ -62,16 +58,11 @@ fn a_completion_is_told_also_while_the_notification_is_set() {
 }
 
 #[test]
-fn the_look_for_what_came_before_is_needed() {
-    fails(|| setting(false));
+fn each_ordering_and_fence_is_needed() {
+    fail_without(&[("wake.notify_fence", || setting(true)), ("wake.wake_fence", || setting(true))]);
 }
 
 #[test]
-fn the_fence_before_the_look_is_needed() {
-    fails_without("wake.notify_fence", || setting(true));
-}
-
-#[test]
-fn the_completers_fence_is_needed() {
-    fails_without("wake.wake_fence", || setting(true));
+fn each_broken_variant_fails() {
+    fail(&[("the_look_for_what_came_before_is_needed", || setting(false))]);
 }

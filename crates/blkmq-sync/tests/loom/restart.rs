@@ -1,6 +1,6 @@
 //! Models of the WAITING mark: a request that waits for a tag, or for the thread that dispatches, is never forgotten.
 
-use crate::model::{Exclusive, fails, fails_without, holds, holds_within};
+use crate::model::{Exclusive, fail, fail_without, holds, holds_within, join, spawn};
 use blkmq_sync::atomic::{AtomicUsize, Ordering};
 use blkmq_sync::liveness::Liveness;
 use blkmq_sync::tags::{Hint, Tags};
@@ -62,12 +62,9 @@ impl Queue {
 /// Two threads submit one request each and share the only tag.
 fn two_submitters() {
     let queue = Queue::new(1, true);
-    let other = {
-        let queue = queue.clone();
-        thread::spawn(move || queue.submit())
-    };
+    let other = spawn(&queue, move |queue| queue.submit());
     queue.submit();
-    other.join().expect("the thread ran to its end");
+    join(other);
     assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
 }
 
@@ -75,16 +72,13 @@ fn two_submitters() {
 fn prepare_to_wait(try_again: bool) {
     let queue = Queue::new(1, try_again);
     let tag = queue.tags.get(&mut Hint::default()).expect("a tag is free");
-    let submitter = {
-        let queue = queue.clone();
-        thread::spawn(move || queue.submit())
-    };
+    let submitter = spawn(&queue, move |queue| queue.submit());
     queue.tags.put(tag, &mut Hint::default());
     queue.live.fence_before_notify();
     if queue.live.word.load().is_waiting() {
         queue.run();
     }
-    submitter.join().expect("the thread ran to its end");
+    join(submitter);
     assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
 }
 
@@ -94,12 +88,9 @@ fn folding() {
     let mut hint = Hint::default();
     let both = [0; 2].map(|_| queue.tags.get(&mut hint).expect("a tag is free"));
     queue.tags.put_batch(&both, &mut hint);
-    let submitter = {
-        let queue = queue.clone();
-        thread::spawn(move || queue.submit())
-    };
+    let submitter = spawn(&queue, move |queue| queue.submit());
     queue.submit();
-    submitter.join().expect("the thread ran to its end");
+    join(submitter);
     assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
 }
 
@@ -126,12 +117,9 @@ fn staging(read_before_look: bool) {
             thread::yield_now();
         }
     }
-    let other = {
-        let shared = shared.clone();
-        thread::spawn(move || stage(&shared, read_before_look))
-    };
+    let other = spawn(&shared, move |shared| stage(shared, read_before_look));
     stage(&shared, read_before_look);
-    other.join().expect("the thread ran to its end");
+    join(other);
     assert_eq!(shared.1.load(Ordering::Relaxed), 0, "forgotten");
 }
 
@@ -139,25 +127,22 @@ fn staging(read_before_look: bool) {
 /// what the clearer did.
 fn published() {
     let shared = Arc::new((Word::default(), Exclusive::default()));
-    let stager = {
-        let shared = shared.clone();
-        thread::spawn(move || {
-            let (word, staged) = &*shared;
+    let stager = spawn(&shared, move |shared| {
+        let (word, staged) = shared;
+        staged.touch();
+        word.set_waiting();
+        let seen = word.load();
+        if seen.waiting_seq() == 1 && !seen.is_waiting() {
             staged.touch();
-            word.set_waiting();
-            let seen = word.load();
-            if seen.waiting_seq() == 1 && !seen.is_waiting() {
-                staged.touch();
-            }
-        })
-    };
+        }
+    });
     let (word, staged) = &*shared;
     let seen = word.load();
     if seen.waiting_seq() == 1 {
         staged.touch();
         assert!(word.clear_waiting(seen));
     }
-    stager.join().expect("the thread ran to its end");
+    join(stager);
     let word = word.load();
     assert_eq!(word.is_waiting(), seen.waiting_seq() == 0);
 }
@@ -188,41 +173,21 @@ fn the_word_publishes_what_was_staged_and_what_was_cleared() {
 }
 
 #[test]
-fn the_second_try_is_needed() {
-    fails(|| prepare_to_wait(false));
+fn each_ordering_and_fence_is_needed() {
+    fail_without(&[
+        ("liveness.lack_fence", || prepare_to_wait(true)),
+        ("liveness.brought_fence", || prepare_to_wait(true)),
+        ("word.set_waiting", || staging(true)),
+        ("word.set_waiting", published),
+        ("word.load", published),
+        ("word.clear_waiting", published),
+    ]);
 }
 
 #[test]
-fn the_word_has_to_be_read_before_the_last_look() {
-    fails(|| staging(false));
-}
-
-#[test]
-fn the_searchers_fence_is_needed() {
-    fails_without("liveness.lack_fence", || prepare_to_wait(true));
-}
-
-#[test]
-fn the_completers_fence_is_needed() {
-    fails_without("liveness.brought_fence", || prepare_to_wait(true));
-}
-
-#[test]
-fn staging_needs_acquire() {
-    fails_without("word.set_waiting", || staging(true));
-}
-
-#[test]
-fn staging_needs_release() {
-    fails_without("word.set_waiting", published);
-}
-
-#[test]
-fn reading_a_staging_needs_acquire() {
-    fails_without("word.load", published);
-}
-
-#[test]
-fn clearing_needs_release() {
-    fails_without("word.clear_waiting", published);
+fn each_broken_variant_fails() {
+    fail(&[
+        ("the_second_try_is_needed", || prepare_to_wait(false)),
+        ("the_word_has_to_be_read_before_the_last_look", || staging(false)),
+    ]);
 }

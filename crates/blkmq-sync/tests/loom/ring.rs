@@ -9,10 +9,9 @@
 // The `Arc` of std: loom's own count is one more step to be tried in every order.
 use std::sync::Arc;
 
-use crate::model::{fails, fails_without, holds};
+use crate::model::{fail, fail_without, holds, join, spawn};
 use blkmq_sync::atomic::{AtomicBool, Ordering};
 use blkmq_sync::ring::{PendingEvents, Record, Ring};
-use blkmq_sync::thread;
 use blkmq_sync::word::{Gate, Word};
 
 const GATE: Gate = Gate::new(1, false, None);
@@ -50,30 +49,27 @@ fn take(news: &PendingEvents, ring: &Ring) -> Vec<u64> {
 /// One thread notes two records, if the ring has room; another one takes them. What was noted is taken in the end.
 fn noted(room: usize, broken: Broken) {
     let shared = Arc::new((PendingEvents::default(), Ring::new(room)));
-    let noter = {
-        let shared = shared.clone();
-        thread::spawn(move || {
-            let (news, ring) = &*shared;
-            let mut noted = 0;
-            for number in [1, 2] {
-                if ring.is_full() {
-                    break;
-                }
-                if broken == Broken::TellsFirst {
-                    news.tell(0);
-                }
-                ring.note(record(number));
-                if broken != Broken::TellsFirst {
-                    news.tell(0);
-                }
-                noted = number;
+    let noter = spawn(&shared, move |shared| {
+        let (news, ring) = shared;
+        let mut noted = 0;
+        for number in [1, 2] {
+            if ring.is_full() {
+                break;
             }
-            noted
-        })
-    };
+            if broken == Broken::TellsFirst {
+                news.tell(0);
+            }
+            ring.note(record(number));
+            if broken != Broken::TellsFirst {
+                news.tell(0);
+            }
+            noted = number;
+        }
+        noted
+    });
     let (news, ring) = &*shared;
     let mut taken = take(news, ring);
-    let noted = noter.join().expect("the thread ran to its end");
+    let noted = join(noter);
     taken.extend(take(news, ring));
     assert!(taken.iter().copied().eq(1..=noted), "noted {noted}, taken {taken:?}");
 }
@@ -81,15 +77,12 @@ fn noted(room: usize, broken: Broken) {
 /// A thread that hears of a completion finds its record.
 fn told_before() {
     let shared = Arc::new((PendingEvents::default(), Ring::new(1), AtomicBool::new(false)));
-    let completer = {
-        let shared = shared.clone();
-        thread::spawn(move || {
-            shared.1.note(record(1));
-            shared.0.tell(0);
-            // Release stands for the completion ring, which publishes what was done before.
-            shared.2.store(true, Ordering::Release);
-        })
-    };
+    let completer = spawn(&shared, move |shared| {
+        shared.1.note(record(1));
+        shared.0.tell(0);
+        // Release stands for the completion ring, which publishes what was done before.
+        shared.2.store(true, Ordering::Release);
+    });
     let (news, ring, is_over) = &*shared;
     let mut taken = take(news, ring);
     // Acquire pairs with the Release of the completer.
@@ -97,7 +90,7 @@ fn told_before() {
         taken.extend(take(news, ring));
         assert_eq!(taken, [1]);
     }
-    completer.join().expect("the thread ran to its end");
+    join(completer);
 }
 
 /// One thread passes while another shuts the gate and takes what was noted. What passed was told, and what was told has
@@ -105,39 +98,36 @@ fn told_before() {
 fn passed(looks: bool, broken: Broken) {
     let shared = Arc::new((PendingEvents::default(), Ring::new(2), Word::default()));
     shared.2.open_gate(GATE);
-    let passer = {
-        let shared = shared.clone();
-        thread::spawn(move || {
-            let (news, ring, word) = &*shared;
-            let Some(gate) = word.load().gate() else { return false };
-            let mut trial = None;
-            let passes = word.pass(gate, || {
-                if broken == Broken::KeepsRecord {
-                    ring.note(record(1));
-                } else if broken != Broken::NotesLate {
-                    trial = Some(ring.try_note(record(1)));
-                }
-                news.tell(0);
-            });
-            if broken == Broken::NotesLate && passes {
+    let passer = spawn(&shared, move |shared| {
+        let (news, ring, word) = shared;
+        let Some(gate) = word.load().gate() else { return false };
+        let mut trial = None;
+        let passes = word.pass(gate, || {
+            if broken == Broken::KeepsRecord {
+                ring.note(record(1));
+            } else if broken != Broken::NotesLate {
                 trial = Some(ring.try_note(record(1)));
-                news.tell(0);
             }
-            match trial {
-                None => passes,
-                Some(trial) if passes => ring.confirm(trial) || broken == Broken::PassesRefused,
-                Some(trial) => {
-                    ring.withdraw(trial);
-                    false
-                }
+            news.tell(0);
+        });
+        if broken == Broken::NotesLate && passes {
+            trial = Some(ring.try_note(record(1)));
+            news.tell(0);
+        }
+        match trial {
+            None => passes,
+            Some(trial) if passes => ring.confirm(trial) || broken == Broken::PassesRefused,
+            Some(trial) => {
+                ring.withdraw(trial);
+                false
             }
-        })
-    };
+        }
+    });
     let (news, ring, word) = &*shared;
     let mut taken = if looks { take(news, ring) } else { Vec::new() };
     word.shut_gate();
     taken.extend(take(news, ring));
-    let has_passed = passer.join().expect("the thread ran to its end");
+    let has_passed = join(passer);
     assert_eq!(taken.len(), usize::from(has_passed), "told of {taken:?}");
 }
 
@@ -145,31 +135,6 @@ fn passed(looks: bool, broken: Broken) {
 fn what_is_noted_is_taken_once_and_whole() {
     holds(|| noted(1, Broken::Nothing));
     holds(|| noted(2, Broken::Nothing));
-}
-
-#[test]
-fn noting_needs_release() {
-    fails_without("ring.note", || noted(2, Broken::Nothing));
-}
-
-#[test]
-fn taking_needs_acquire() {
-    fails_without("ring.take", || noted(2, Broken::Nothing));
-}
-
-#[test]
-fn news_are_told_behind_the_record() {
-    fails(|| noted(2, Broken::TellsFirst));
-}
-
-#[test]
-fn telling_needs_release() {
-    fails_without("news.tell", || noted(2, Broken::Nothing));
-}
-
-#[test]
-fn hearing_needs_acquire() {
-    fails_without("news.take", || noted(2, Broken::Nothing));
 }
 
 #[test]
@@ -184,27 +149,24 @@ fn what_passes_is_told_and_what_is_told_passes() {
 }
 
 #[test]
-fn the_fences_of_the_gate_are_needed() {
-    fails_without("word.pass_fence", || passed(false, Broken::Nothing));
-    fails_without("word.shut_fence", || passed(false, Broken::Nothing));
+fn each_ordering_and_fence_is_needed() {
+    fail_without(&[
+        ("ring.note", || noted(2, Broken::Nothing)),
+        ("ring.take", || noted(2, Broken::Nothing)),
+        ("news.tell", || noted(2, Broken::Nothing)),
+        ("news.take", || noted(2, Broken::Nothing)),
+        ("word.pass_fence", || passed(false, Broken::Nothing)),
+        ("word.shut_fence", || passed(false, Broken::Nothing)),
+        ("word.second_look", || passed(false, Broken::Nothing)),
+    ]);
 }
 
 #[test]
-fn the_second_look_is_needed() {
-    fails_without("word.second_look", || passed(false, Broken::Nothing));
-}
-
-#[test]
-fn who_was_refused_must_not_pass() {
-    fails(|| passed(true, Broken::PassesRefused));
-}
-
-#[test]
-fn who_passes_has_to_note_before_the_second_look() {
-    fails(|| passed(false, Broken::NotesLate));
-}
-
-#[test]
-fn who_turns_back_must_withdraw_its_record() {
-    fails(|| passed(false, Broken::KeepsRecord));
+fn each_broken_variant_fails() {
+    fail(&[
+        ("TellsFirst", || noted(2, Broken::TellsFirst)),
+        ("PassesRefused", || passed(true, Broken::PassesRefused)),
+        ("NotesLate", || passed(false, Broken::NotesLate)),
+        ("KeepsRecord", || passed(false, Broken::KeepsRecord)),
+    ]);
 }

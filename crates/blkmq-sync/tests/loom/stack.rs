@@ -1,10 +1,10 @@
 //! Models of the slot stack: nothing is lost or doubled, each pusher's order is kept, and a slot comes with its
 //! content.
 
-use crate::model::{Exclusive, fails_without, holds, oldest_first};
+use crate::model::{Exclusive, fail_without, holds, join, oldest_first, spawn};
+use blkmq_sync::Arc;
 use blkmq_sync::atomic::AtomicU32;
 use blkmq_sync::stack::SlotStack;
-use blkmq_sync::{Arc, thread};
 
 struct Ring {
     stack: SlotStack,
@@ -39,10 +39,7 @@ impl Ring {
 /// show it.
 fn ring() {
     let ring = Ring::new();
-    let pushers = [0..2, 2..3].map(|slots| {
-        let ring = ring.clone();
-        thread::spawn(move || ring.push(slots))
-    });
+    let pushers = [0..2, 2..3].map(|slots| spawn(&ring, move |ring| ring.push(slots)));
     let mut seen = Vec::new();
     ring.take(&mut seen);
     ring.push(3..4);
@@ -52,7 +49,7 @@ fn ring() {
         assert!(slot != 1, "1 before 0");
     }
     let again = seen.len();
-    pushers.into_iter().for_each(|pusher| pusher.join().expect("the thread ran to its end"));
+    pushers.into_iter().for_each(join);
     ring.take(&mut seen);
     let mut sorted = seen.clone();
     sorted.sort_unstable();
@@ -70,11 +67,6 @@ fn slots_arrive_once_in_order_with_their_content() {
 }
 
 #[test]
-fn push_needs_release() {
-    fails_without("stack.push", ring);
-}
-
-#[test]
-fn take_needs_acquire() {
-    fails_without("stack.take", ring);
+fn each_ordering_and_fence_is_needed() {
+    fail_without(&[("stack.push", ring), ("stack.take", ring)]);
 }

@@ -1,8 +1,8 @@
 //! Models of the tag map: a tag has one owner at a time, and what an owner did is visible to the next.
 
-use crate::model::{Exclusive, fails_without, holds};
+use crate::model::{Exclusive, fail_without, holds, join, spawn};
+use blkmq_sync::Arc;
 use blkmq_sync::tags::{Hint, Tag, Tags};
-use blkmq_sync::{Arc, thread};
 
 struct Map {
     tags: Tags,
@@ -45,27 +45,19 @@ impl Map {
 /// thread.
 fn one_tag() {
     let map = Map::new(1);
-    let others: Vec<_> = (0..2)
-        .map(|_| {
-            let map = map.clone();
-            thread::spawn(move || map.turn())
-        })
-        .collect();
+    let others = [0; 2].map(|_| spawn(&map, Map::turn));
     map.turn();
-    others.into_iter().for_each(|other| other.join().expect("the thread ran to its end"));
+    others.into_iter().for_each(join);
     map.is_whole();
 }
 
 /// Batches that overlap in a word of three tags.
 fn batches() {
     let map = Map::new(3);
-    let other = {
-        let map = map.clone();
-        thread::spawn(move || (0..2).for_each(|_| map.turn_of_two()))
-    };
+    let other = spawn(&map, move |map| (0..2).for_each(|_| map.turn_of_two()));
     map.turn_of_two();
     map.turn();
-    other.join().expect("the thread ran to its end");
+    join(other);
     map.is_whole();
 }
 
@@ -73,21 +65,20 @@ fn batches() {
 fn watched() {
     let map = Map::new(1);
     let tag = map.tags.get(&mut Hint::default()).expect("a tag is free");
-    let (owner, getter) = (map.clone(), map.clone());
-    let owner = thread::spawn(move || {
-        owner.owned[0].touch();
-        owner.tags.put(tag, &mut Hint::default());
+    let owner = spawn(&map, move |map| {
+        map.owned[0].touch();
+        map.tags.put(tag, &mut Hint::default());
     });
-    let getter = thread::spawn(move || {
-        if let Some(tag) = getter.tags.get(&mut Hint::default()) {
-            getter.tags.put(tag, &mut Hint::default());
+    let getter = spawn(&map, |map| {
+        if let Some(tag) = map.tags.get(&mut Hint::default()) {
+            map.tags.put(tag, &mut Hint::default());
         }
     });
     if map.tags.weight() == 0 {
         map.owned[0].touch();
     }
-    owner.join().expect("the thread ran to its end");
-    getter.join().expect("the thread ran to its end");
+    join(owner);
+    join(getter);
     assert_eq!(map.tags.weight(), 0);
 }
 
@@ -107,31 +98,13 @@ fn a_weight_of_zero_shows_what_the_owners_did() {
 }
 
 #[test]
-fn get_needs_acquire() {
-    fails_without("tags.get", one_tag);
-}
-
-#[test]
-fn put_needs_release() {
-    fails_without("tags.put", one_tag);
-}
-
-#[test]
-fn fold_needs_acquire() {
-    fails_without("tags.fold_acquire", one_tag);
-}
-
-#[test]
-fn fold_needs_release() {
-    fails_without("tags.fold_release", one_tag);
-}
-
-#[test]
-fn weight_needs_acquire_of_the_cleared() {
-    fails_without("tags.busy_cleared", watched);
-}
-
-#[test]
-fn weight_needs_acquire_of_the_taken() {
-    fails_without("tags.busy_taken", watched);
+fn each_ordering_and_fence_is_needed() {
+    fail_without(&[
+        ("tags.get", one_tag),
+        ("tags.put", one_tag),
+        ("tags.fold_acquire", one_tag),
+        ("tags.fold_release", one_tag),
+        ("tags.busy_cleared", watched),
+        ("tags.busy_taken", watched),
+    ]);
 }

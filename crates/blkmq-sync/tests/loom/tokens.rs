@@ -1,12 +1,12 @@
 //! Models of tokens that several domains share: a request that waits in one domain for a token is not forgotten, though
 //! the thread that brings the token works for another domain.
 
-use crate::model::{fails, fails_without, holds};
+use crate::model::{fail, fail_without, holds, join, spawn};
+use blkmq_sync::Arc;
 use blkmq_sync::atomic::{AtomicUsize, Ordering};
 use blkmq_sync::liveness::{Liveness, WaiterPresent};
 use blkmq_sync::pool::Pool;
 use blkmq_sync::staging::{Round, Staging};
-use blkmq_sync::{Arc, thread};
 
 /// How the threads of a model work. Each of these taken away breaks the protocol.
 #[derive(Clone, Copy)]
@@ -107,18 +107,15 @@ fn split(ways: Ways, is_waiting: bool) {
     if is_waiting {
         queue.live.word.set_waiting();
     }
-    let submitter = {
-        let queue = queue.clone();
-        thread::spawn(move || {
-            if queue.enter(1, 1) > 0 {
-                queue.complete();
-            }
-        })
-    };
+    let submitter = spawn(&queue, move |queue| {
+        if queue.enter(1, 1) > 0 {
+            queue.complete();
+        }
+    });
     // The thread of the first domain finds nothing there, and then completes its request.
     assert_eq!(queue.enter(0, 0), 0);
     queue.complete();
-    submitter.join().expect("the thread ran to its end");
+    join(submitter);
     assert_eq!((queue.domains[1].waiting.load(Ordering::Relaxed), queue.pool.nr_out()), (0, 0), "forgotten");
 }
 
@@ -128,50 +125,45 @@ fn a_token_is_found_by_what_waits_in_another_domain() {
     holds(|| split(ALL, true));
 }
 
-#[test]
-fn each_half_is_needed() {
-    fails(|| split(Ways { looks_again: false, ..ALL }, false));
-    for fence in ["liveness.lack_fence", "liveness.brought_fence"] {
-        fails_without(fence, || split(ALL, false));
-    }
-}
-
-/// Red if a section need not show what waits before it lacks something (`Section::show`).
-#[test]
-fn what_waits_is_shown_before_a_token_is_looked_for() {
-    fails(|| split(Ways { shows_first: false, ..ALL }, false));
-}
-
-/// Red if a combiner of one of several domains may rely on WAITING as it found it (`Section::hear`).
-#[test]
-fn another_holder_may_clear_the_mark() {
-    fails(|| split(Ways { sets_again: false, ..ALL }, true));
-}
-
 /// A pool becomes deeper while a thread finds no token in it: either the thread finds the new one, or the thread that
 /// changes the depth finds WAITING.
 fn deepen() {
     let shared = Arc::new((Liveness::default(), Pool::new(16, 1)));
     shared.1.take(0).expect("there is a token");
-    let taker = {
-        let shared = shared.clone();
-        thread::spawn(move || {
-            let (live, pool) = &*shared;
-            pool.take(1).or_else(|| live.prepare_to_wait(|| pool.take(1))).is_some()
-        })
-    };
+    let taker = spawn(&shared, move |shared| {
+        let (live, pool) = shared;
+        pool.take(1).or_else(|| live.prepare_to_wait(|| pool.take(1))).is_some()
+    });
     let (live, pool) = &*shared;
     pool.set_depth(2);
     live.fence_before_notify();
     let sees_waiting = live.word.load().is_waiting();
-    assert!(taker.join().expect("the thread ran to its end") || sees_waiting, "forgotten");
+    assert!(join(taker) || sees_waiting, "forgotten");
 }
 
 /// Red if a thread that looks again for a token looks only at the words that the pool had before, or without a fence.
 #[test]
 fn a_token_is_found_in_a_pool_that_becomes_deeper() {
     holds(deepen);
-    for fence in ["liveness.lack_fence", "liveness.brought_fence"] {
-        fails_without(fence, deepen);
-    }
+}
+
+#[test]
+fn each_fence_is_needed() {
+    fail_without(&[
+        ("liveness.lack_fence", || split(ALL, false)),
+        ("liveness.brought_fence", || split(ALL, false)),
+        ("liveness.lack_fence", deepen),
+        ("liveness.brought_fence", deepen),
+    ]);
+}
+
+/// Red if a section need not show what waits before it lacks something (`Section::show`), or if a combiner of one of
+/// several domains may rely on WAITING as it found it (`Section::hear`).
+#[test]
+fn each_step_is_needed() {
+    fail(&[
+        ("looks_again", || split(Ways { looks_again: false, ..ALL }, false)),
+        ("shows_first", || split(Ways { shows_first: false, ..ALL }, false)),
+        ("sets_again", || split(Ways { sets_again: false, ..ALL }, true)),
+    ]);
 }
