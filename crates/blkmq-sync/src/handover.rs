@@ -141,39 +141,3 @@ impl Inbox {
         self.0.load(Ordering::Relaxed)
     }
 }
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::platform::{Arc, thread};
-
-    /// The thread that holds the list works for all threads. In the end everything has been worked off, each thread's
-    /// slots in order.
-    #[test]
-    fn handover_leaves_nothing_behind_under_threads() {
-        const THREADS: u32 = 4;
-        const EACH: u32 = if cfg!(miri) { 30 } else { 20_000 };
-        let links: Vec<_> = (0..THREADS * EACH).map(|_| AtomicU32::new(0)).collect();
-        let shared = Arc::new((Handover::new(Vec::new()), links));
-        let threads = (0..THREADS).map(|number| {
-            let shared = shared.clone();
-            thread::spawn(move || {
-                let (list, links) = &*shared;
-                let link_of = |slot: u32| &links[slot as usize];
-                for slot in number * EACH..(number + 1) * EACH {
-                    list.append([slot], link_of);
-                    let work = |done: &mut Vec<u32>, chain: Chain| done.extend(chain.oldest_first(link_of));
-                    while !list.drain(number, work) {}
-                }
-            })
-        });
-        threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
-        assert!(!shared.0.is_pending());
-        let mut done = Vec::new();
-        shared.0.drain(0, |all, _| done = std::mem::take(all));
-        assert_eq!(done.len(), (THREADS * EACH) as usize);
-        for number in 0..THREADS {
-            assert!(done.iter().filter(|&slot| slot / EACH == number).is_sorted());
-        }
-    }
-}

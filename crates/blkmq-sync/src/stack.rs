@@ -121,7 +121,6 @@ impl Chain {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::platform::{Arc, thread};
 
     #[test]
     fn stack_returns_chains_first_pushed_first() {
@@ -135,39 +134,5 @@ mod tests {
         assert!(!stack.push([], link_of));
         assert_eq!(stack.take_all().oldest_first(link_of), [4, 2, 5, 0, 3, 1]);
         assert!(stack.is_empty() && stack.take_all().is_empty());
-    }
-
-    /// Each slot arrives once, and after those that its thread pushed before it.
-    #[test]
-    fn stack_keeps_each_pushers_order_under_threads() {
-        const PUSHERS: u32 = 3;
-        const EACH: u32 = if cfg!(miri) { 50 } else { 20_000 };
-        let links: Vec<_> = (0..PUSHERS * EACH).map(|_| AtomicU32::new(NIL)).collect();
-        let shared = Arc::new((SlotStack::new("test.stack"), links));
-        let pushers = (0..PUSHERS).map(|pusher| {
-            let shared = shared.clone();
-            thread::spawn(move || {
-                let slots: Vec<u32> = (pusher * EACH..(pusher + 1) * EACH).collect();
-                for chain in slots.chunks(1 + pusher as usize) {
-                    shared.0.push(chain.iter().copied(), |slot| &shared.1[slot as usize]);
-                }
-            })
-        });
-        let pushers: Vec<_> = pushers.collect();
-        let mut next: Vec<u32> = (0..PUSHERS).map(|pusher| pusher * EACH).collect();
-        while (0..PUSHERS).any(|pusher| next[pusher as usize] < (pusher + 1) * EACH) {
-            let link_of = |slot: u32| &shared.1[slot as usize];
-            let chain = shared.0.take_all();
-            if chain.is_empty() {
-                thread::yield_now();
-            }
-            for slot in chain.oldest_first(link_of) {
-                let next = &mut next[(slot / EACH) as usize];
-                assert_eq!(slot, *next);
-                *next += 1;
-            }
-        }
-        pushers.into_iter().for_each(|pusher| pusher.join().unwrap());
-        assert!(shared.0.is_empty());
     }
 }

@@ -279,7 +279,6 @@ impl Staging {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::platform::{Arc, thread};
 
     impl Staging {
         fn is_free(&self) -> bool {
@@ -324,46 +323,5 @@ mod tests {
         let chain = staging.hold_or_kick().expect("nobody holds it");
         assert_eq!(chain.oldest_first(link_of), [1, 0]);
         assert!(staging.let_go());
-    }
-
-    /// Each slot arrives once, and after those that its thread left before it.
-    #[test]
-    fn staging_loses_nothing_under_threads() {
-        const THREADS: u32 = 3;
-        const EACH: u32 = if cfg!(miri) { 40 } else { 20_000 };
-        let links: Vec<_> = (0..THREADS * EACH).map(|_| AtomicU32::new(0)).collect();
-        let done: Vec<_> = (0..THREADS).map(|_| AtomicU32::new(0)).collect();
-        let shared = Arc::new((Staging::new("test.staging"), links, done));
-        let threads = (0..THREADS).map(|number| {
-            let shared = shared.clone();
-            thread::spawn(move || {
-                let (staging, links, done) = &*shared;
-                let link_of = |slot: u32| &links[slot as usize];
-                let work = |chain: Chain| {
-                    for slot in chain.oldest_first(link_of) {
-                        let next = done[(slot / EACH) as usize].fetch_add(1, Ordering::Relaxed);
-                        assert_eq!(next, slot % EACH, "out of its thread's order");
-                    }
-                };
-                for slot in number * EACH..(number + 1) * EACH {
-                    loop {
-                        if let Some(chain) = staging.try_hold() {
-                            work(chain);
-                            done[number as usize].fetch_add(1, Ordering::Relaxed);
-                            while !staging.let_go() {
-                                work(staging.take());
-                            }
-                            break;
-                        }
-                        if staging.leave([slot], link_of) {
-                            break;
-                        }
-                    }
-                }
-            })
-        });
-        threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
-        assert!(shared.0.is_free());
-        assert!(shared.2.iter().all(|done| done.load(Ordering::Relaxed) == EACH));
     }
 }
