@@ -26,6 +26,9 @@ mod list;
 mod merge;
 mod mergeable;
 mod mq_deadline;
+#[cfg(test)]
+#[path = "../tests/it/random.rs"]
+mod random;
 mod registry;
 mod report;
 mod scheduler;

@@ -159,6 +159,7 @@ impl Trial {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
 
     /// Measures until there is a verdict: the rates come in turns.
     fn judge(rates: &[(f64, f64)], judge: impl Fn(&Trial) -> Verdict) -> (Verdict, usize) {
@@ -202,13 +203,10 @@ mod tests {
     /// what is not clear for reached.
     #[test]
     fn a_loss_seldom_passes_on_a_device_that_swings() {
-        let mut seed = 1_u64;
+        let mut random = Random(1);
         // The sum of twelve even numbers is nearly normal.
         let mut swing = || {
-            let mut even = || {
-                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (seed >> 11) as f64 / (1_u64 << 53) as f64
-            };
+            let mut even = || (random.next() >> 11) as f64 / (1_u64 << 53) as f64;
             1.0 + 0.1 * ((0..12).map(|_| even()).sum::<f64>() - 6.0)
         };
         let mut passed = |ratio: f64| {

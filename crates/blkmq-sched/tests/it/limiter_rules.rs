@@ -1,11 +1,10 @@
 //! What holds of a limiter whatever it is told.
 
+use crate::world::{FULL, MS, Moment, QUICK, US, World};
 use blkmq_sched::limiter::{Flow, Limiter, Phase, Progress, Target};
 use blkmq_sched::{Op, Time};
 use proptest::prelude::*;
 
-const US: u64 = 1000;
-const MS: u64 = 1000 * US;
 const SECOND: u64 = 1000 * MS;
 
 /// The longest that [`Limiter::opens_at`] lets a request wait.
@@ -42,81 +41,46 @@ fn any_target() -> impl Strategy<Value = Target> {
     prop_oneof![Just(Target::Off), Just(Target::Auto), any_number().prop_map(Target::Within)]
 }
 
-/// A device for which a reader and a flood ask, told in numbers: the flood's requests take `latency`, and the reads
-/// `read`.
-#[derive(Debug, Clone, Copy)]
-struct Device {
-    in_second: u64,
-    sectors: u64,
-    latency: u64,
-    read: u64,
-    least: u64,
-}
-
-impl Device {
-    /// So many milliseconds of it, with a fold in each.
-    fn run(self, limiter: &mut Limiter, progress: &mut Progress, now: &mut Time, ms: u64) {
-        for _ in 0..ms {
-            *now = now.after(MS);
-            let requests = self.in_second / 1000;
-            progress.others.requests += requests;
-            progress.others.sectors += requests * self.sectors;
-            progress.others.in_device += requests * self.latency;
-            progress.reads.requests += 1;
-            progress.reads.sectors += 8;
-            progress.reads.in_device += self.read;
-            progress.least_read = Some(self.least);
-            progress.in_flight = self.latency * requests * u64::from(limiter.cost(Op::Write, self.sectors as u32)) / MS;
-            progress.held_back = !limiter.is_open();
-            limiter.fold(progress, *now);
-        }
-    }
-}
-
-/// A volume of 100,000 writes of 4 KiB a second, which have a queue of 2 ms in it, and reads that take as long.
-const FULL: Device = Device { in_second: 100_000, sectors: 8, latency: 2 * MS, read: 2 * MS, least: 50 * US };
-
-/// The same without a queue.
-const QUICK: Device = Device { latency: 100 * US, read: 100 * US, ..FULL };
-
 /// Red if a limiter holds back before reads have been slow for some time, does not hold back then, or does not open
 /// when nothing has been held back for long.
 #[test]
 fn a_limiter_shuts_when_reads_are_slow_and_opens_when_it_is_not_used() {
-    let (mut limiter, mut progress, mut now) = (Limiter::default(), Progress::default(), Time(0));
-    QUICK.run(&mut limiter, &mut progress, &mut now, 2000);
-    assert!(limiter.is_open() && limiter.bound().is_none() && limiter.ceiling(Op::Write, 8).is_none());
-    assert_eq!(limiter.slice(), None);
-    FULL.run(&mut limiter, &mut progress, &mut now, 250);
-    assert!(limiter.is_open());
-    FULL.run(&mut limiter, &mut progress, &mut now, 52);
-    assert_eq!(limiter.phase(), Phase::Paced);
-    let found = limiter.ceiling(Op::Write, 8).expect("it was measured");
+    let mut world = World::default();
+    world.run(QUICK, 2000);
+    assert!(
+        world.limiter.is_open() && world.limiter.bound().is_none() && world.limiter.ceiling(Op::Write, 8).is_none()
+    );
+    assert_eq!(world.limiter.slice(), None);
+    world.run(FULL, 250);
+    assert!(world.limiter.is_open());
+    world.run(FULL, 52);
+    assert_eq!(world.limiter.phase(), Phase::Paced);
+    let found = world.limiter.ceiling(Op::Write, 8).expect("it was measured");
     assert!((98_000..102_000).contains(&found), "{found}");
     // Five writes in the 50 us of the fastest read.
-    assert_eq!(limiter.slice(), Some(40));
-    QUICK.run(&mut limiter, &mut progress, &mut now, 2000);
-    assert!(!limiter.is_open() && limiter.is_met() == Some(true), "{limiter:?}");
-    progress.held_back = false;
+    assert_eq!(world.limiter.slice(), Some(40));
+    world.run(QUICK, 2000);
+    assert!(!world.limiter.is_open() && world.limiter.is_met() == Some(true), "{:?}", world.limiter);
+    world.progress.held_back = false;
     for _ in 0..12 {
-        now = now.after(SECOND);
-        progress.in_flight = 0;
-        limiter.fold(&progress, now);
+        world.now = world.now.after(SECOND);
+        world.progress.in_flight = 0;
+        world.limiter.fold(&world.progress, world.now);
     }
-    assert!(limiter.is_open());
+    assert!(world.limiter.is_open());
 }
 
 /// Red if pacing goes on that does nothing for reads, or if the limiter tries that again and again.
 #[test]
 fn a_limiter_that_does_not_help_opens_and_rests() {
-    let (mut limiter, mut progress, mut now) = (Limiter::default(), Progress::default(), Time(0));
-    let slow = Device { read: 5 * MS, latency: 100 * US, ..FULL };
-    slow.run(&mut limiter, &mut progress, &mut now, 10_000);
-    assert!(limiter.is_open());
+    let mut world = World::default();
+    let slow = Moment { read: Some(5 * MS), latency: 100 * US, ..FULL };
+    world.run(slow, 10_000);
+    assert!(world.limiter.is_open());
     let mut shut = 0;
     for _ in 0..1000 {
-        slow.run(&mut limiter, &mut progress, &mut now, 200);
-        shut += u32::from(!limiter.is_open());
+        world.run(slow, 200);
+        shut += u32::from(!world.limiter.is_open());
     }
     assert!((1..50).contains(&shut), "{shut} of 1000");
 }
@@ -125,21 +89,21 @@ fn a_limiter_that_does_not_help_opens_and_rests() {
 /// searches in vain, although pacing has helped since.
 #[test]
 fn what_was_before_a_pause_is_over() {
-    let (mut limiter, mut progress, mut now) = (Limiter::default(), Progress::default(), Time(0));
-    let slow = Device { read: 5 * MS, latency: 100 * US, ..FULL };
-    slow.run(&mut limiter, &mut progress, &mut now, 600_000);
-    while limiter.phase() != Phase::Paced {
-        FULL.run(&mut limiter, &mut progress, &mut now, 10);
+    let mut world = World::default();
+    let slow = Moment { read: Some(5 * MS), latency: 100 * US, ..FULL };
+    world.run(slow, 600_000);
+    while world.limiter.phase() != Phase::Paced {
+        world.run(FULL, 10);
     }
-    QUICK.run(&mut limiter, &mut progress, &mut now, 2000);
-    assert!(!limiter.is_open() && progress.held_back);
-    now = now.after(20 * SECOND);
-    QUICK.run(&mut limiter, &mut progress, &mut now, 1);
-    assert!(limiter.is_open(), "nothing has been held back for 20 s");
+    world.run(QUICK, 2000);
+    assert!(!world.limiter.is_open() && world.progress.held_back);
+    world.now = world.now.after(20 * SECOND);
+    world.run(QUICK, 1);
+    assert!(world.limiter.is_open(), "nothing has been held back for 20 s");
     let mut shut = Vec::new();
     for second in 0..120 {
-        slow.run(&mut limiter, &mut progress, &mut now, 1000);
-        shut.extend((!limiter.is_open()).then_some(second));
+        world.run(slow, 1000);
+        shut.extend((!world.limiter.is_open()).then_some(second));
     }
     let again = shut.windows(2).find(|pair| pair[1] > pair[0] + 1);
     assert!(again.is_some_and(|pair| pair[1] - pair[0] < 90), "it is tried again after a short rest: {shut:?}");
@@ -148,18 +112,18 @@ fn what_was_before_a_pause_is_over() {
 /// Red if a limiter begins anew, without a rest, each time that pacing has helped for a moment.
 #[test]
 fn a_limiter_that_helps_for_moments_only_rests() {
-    let (mut limiter, mut progress, mut now) = (Limiter::default(), Progress::default(), Time(0));
-    let slow = Device { read: 5 * MS, latency: 100 * US, ..FULL };
-    let (mut begun, end) = (0, now.after(100 * SECOND));
-    while now < end {
-        if limiter.phase() == Phase::Paced {
+    let mut world = World::default();
+    let slow = Moment { read: Some(5 * MS), latency: 100 * US, ..FULL };
+    let (mut begun, end) = (0, world.now.after(100 * SECOND));
+    while world.now < end {
+        if world.limiter.phase() == Phase::Paced {
             begun += 1;
-            QUICK.run(&mut limiter, &mut progress, &mut now, 1000);
-            while matches!(limiter.phase(), Phase::Paced | Phase::Probing | Phase::Measuring) {
-                slow.run(&mut limiter, &mut progress, &mut now, 10);
+            world.run(QUICK, 1000);
+            while matches!(world.limiter.phase(), Phase::Paced | Phase::Probing | Phase::Measuring) {
+                world.run(slow, 10);
             }
         }
-        slow.run(&mut limiter, &mut progress, &mut now, 10);
+        world.run(slow, 10);
     }
     assert!((1..=10).contains(&begun), "{begun} times in 100 s");
 }
@@ -169,40 +133,40 @@ fn a_limiter_that_helps_for_moments_only_rests() {
 /// be too small.
 #[test]
 fn a_search_begins_at_what_the_device_takes() {
-    let (mut limiter, mut progress, mut now) = (Limiter::default(), Progress::default(), Time(0));
-    let idled = Device { read: 5 * MS, latency: 40 * US, ..FULL };
-    while limiter.phase() != Phase::Narrowing {
-        idled.run(&mut limiter, &mut progress, &mut now, 10);
+    let mut world = World::default();
+    let idled = Moment { read: Some(5 * MS), latency: 40 * US, ..FULL };
+    while world.limiter.phase() != Phase::Narrowing {
+        world.run(idled, 10);
     }
     // 100 writes in each millisecond, each for 2 ms, and 5 reads: 205 requests, about 2 ms of work. 2 ms / 16 is
     // tried.
-    let busy = Device { read: 5 * MS, ..FULL };
-    while limiter.bound().is_none() {
-        busy.run(&mut limiter, &mut progress, &mut now, 10);
+    let busy = Moment { read: Some(5 * MS), ..FULL };
+    while world.limiter.bound().is_none() {
+        world.run(busy, 10);
     }
-    assert_eq!(limiter.phase(), Phase::Narrowing);
-    let bound = limiter.bound().unwrap_or_default();
+    assert_eq!(world.limiter.phase(), Phase::Narrowing);
+    let bound = world.limiter.bound().unwrap_or_default();
     assert!((110 * US..140 * US).contains(&bound), "{bound}");
 }
 
 /// Red if a request that costs much is waited behind for longer than the limiter says, or a rate is not kept.
 #[test]
 fn requests_are_as_far_apart_as_they_cost() {
-    let (mut limiter, mut progress, mut now) = (Limiter::default(), Progress::default(), Time(0));
-    FULL.run(&mut limiter, &mut progress, &mut now, 302);
-    assert_eq!(limiter.phase(), Phase::Paced);
-    let cost = limiter.cost(Op::Write, 8);
-    let (mut at, mut went) = (now.after(SECOND), 0);
+    let mut world = World::default();
+    world.run(FULL, 302);
+    assert_eq!(world.limiter.phase(), Phase::Paced);
+    let cost = world.limiter.cost(Op::Write, 8);
+    let (mut at, mut went) = (world.now.after(SECOND), 0);
     let end = at.after(100 * MS);
     while at < end {
-        assert!(limiter.opens_at(at).is_none());
-        limiter.sent(cost, at);
+        assert!(world.limiter.opens_at(at).is_none());
+        world.limiter.sent(cost, at);
         went += 1;
-        at = limiter.opens_at(at).unwrap_or(at);
+        at = world.limiter.opens_at(at).unwrap_or(at);
     }
     assert!((9_900..10_200).contains(&went), "{went} in a tenth of a second");
-    limiter.sent(u32::MAX, at);
-    assert!(limiter.opens_at(at).is_some_and(|opens| opens.since(at) <= LONGEST));
+    world.limiter.sent(u32::MAX, at);
+    assert!(world.limiter.opens_at(at).is_some_and(|opens| opens.since(at) <= LONGEST));
 }
 
 #[test]
@@ -213,8 +177,8 @@ fn a_target_is_linux_s_number() {
 }
 
 proptest! {
-    /// Red if a number makes a limiter panic, stall or hold back without a target, or if two limiters that are told the
-    /// same differ. A bound of zero, or one that nothing may exceed, would be a stall.
+    /// Red if a number makes a limiter panic, stall or hold back without a target, or if two that are told the same
+    /// differ. A bound of zero, or one that nothing may exceed, would be a stall.
     #[test]
     fn nothing_stalls_whatever_is_told(
         target in any_target(),

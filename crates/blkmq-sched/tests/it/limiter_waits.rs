@@ -1,67 +1,9 @@
 //! How long a limiter waits before it tries again, in lives in which little completes or nothing is read.
 
-use blkmq_sched::limiter::{Limiter, Phase, Progress};
+use crate::random::Random;
+use crate::world::{MS, Moment, US, World};
+use blkmq_sched::limiter::{Limiter, Phase};
 use blkmq_sched::{Op, Time};
-
-const US: u64 = 1000;
-const MS: u64 = 1000 * US;
-
-/// A limiter, and what it is told each millisecond.
-#[derive(Default)]
-struct World {
-    limiter: Limiter,
-    progress: Progress,
-    now: Time,
-    /// Whether nothing is held back although it could be.
-    is_free: bool,
-}
-
-/// What happens within a millisecond.
-#[derive(Clone, Copy)]
-struct Moment {
-    /// Writes of 4 KiB that complete, and how long each was with the device, in nanoseconds.
-    writes: u64,
-    latency: u64,
-    /// How long the read that completes was with the device, in nanoseconds.
-    read: Option<u64>,
-    /// The work with the device, in nanoseconds. `None`: as much as these writes are.
-    in_flight: Option<u64>,
-}
-
-impl World {
-    /// A limiter that paces, since reads were slow.
-    fn paced() -> Self {
-        let mut world = Self::default();
-        let slow = Moment { writes: 100, latency: 2 * MS, read: Some(2 * MS), in_flight: None };
-        (0..302).for_each(|_| world.pass(slow));
-        assert_eq!(world.limiter.phase(), Phase::Paced);
-        world
-    }
-
-    fn pass(&mut self, moment: Moment) {
-        self.now = self.now.after(MS);
-        let Moment { writes, latency, read, in_flight } = moment;
-        let others = &mut self.progress.others;
-        others.requests += writes;
-        others.sectors += writes * 8;
-        others.in_device += writes * latency;
-        self.progress.least_read = read.map(|_| 50 * US);
-        if let Some(read) = read {
-            let reads = &mut self.progress.reads;
-            reads.requests += 1;
-            reads.sectors += 8;
-            reads.in_device += read;
-        }
-        let cost = u64::from(self.limiter.cost(Op::Write, 8));
-        self.progress.in_flight = in_flight.unwrap_or(latency * writes * cost / MS);
-        self.progress.held_back = !self.limiter.is_open() && !self.is_free;
-        self.limiter.fold(&self.progress, self.now);
-    }
-
-    fn is_probing(&self) -> bool {
-        self.limiter.phase() == Phase::Probing
-    }
-}
 
 /// For an hour nothing is read, and then reads stay slow. Red if the limiter, which gives up then, rests for as many
 /// times that hour as it rests for the time of its tries.
@@ -151,12 +93,11 @@ fn in_line(limiter: &Limiter, needs: u64) -> (u64, u64) {
 /// a single measurement has no read.
 #[test]
 fn a_bound_is_found_for_a_reader_that_reads_seldom() {
-    for seed in 1..6_u64 {
-        let (mut world, mut random, mut bounded) = (World::default(), seed, 0);
+    for seed in 1..6 {
+        let (mut world, mut random, mut bounded) = (World::default(), Random(seed), 0);
         for _ in 0..300_000 {
             let (writes, latency) = in_line(&world.limiter, MS);
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let read = (random >> 33).is_multiple_of(100).then_some(latency);
+            let read = (random.below(100) == 0).then_some(latency);
             world.pass(Moment { writes, latency, read, in_flight: None });
             bounded += u32::from(world.limiter.phase() == Phase::Bounded);
         }

@@ -17,5 +17,7 @@ mod merging;
 mod model;
 mod mq_deadline_model;
 mod mq_deadline_rules;
+mod random;
 mod registry;
 mod throttle_rules;
+mod world;

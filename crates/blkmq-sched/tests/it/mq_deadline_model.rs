@@ -4,11 +4,11 @@
 //! The long run prints its seed, takes another from `BLKMQ_SEED`, and takes its length from `BLKMQ_OPERATIONS`.
 
 use crate::model::Model;
+use crate::random::Random;
 use blkmq_sched::{
     ClientId, FastRequest, Feedback, FeedbackKind, Info, InsertAt, IoPriority, MOST_NEWCOMERS, MergeLevel, MergeLimits,
     Op, Replay, RqId, Setting, Tally, Time, replay,
 };
-use proptest::prelude::*;
 
 const LIMITS: MergeLimits = MergeLimits {
     max_sectors: 16,
@@ -317,21 +317,8 @@ fn info(shape: u64, sector: u64, nr_sectors: u64, class: u64) -> Info {
     }
 }
 
-/// A generator of the splitmix family: small, and a seed reproduces a run.
-struct Random(u64);
-
+/// Random steps.
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
     /// A newcomer that touches `near` at its beginning or end. Most newcomers may merge with `near`.
     fn neighbor(&mut self, near: &Info, length: u64) -> Info {
         let sector = if self.below(2) == 0 { near.end() } else { near.sector.saturating_sub(length) };
@@ -434,47 +421,6 @@ struct Trail(u64, Step);
 impl Drop for Trail {
     fn drop(&mut self) {
         println!("operation {}: {:?}", self.0, self.1);
-    }
-}
-
-fn any_info() -> impl Strategy<Value = Info> {
-    (0_u64..8192, 0_u64..40, 0_u64..8, 0_u64..3)
-        .prop_map(|(shape, sector, length, class)| info(shape, sector, length, class))
-}
-
-fn any_step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        2 => any_info().prop_map(|info| Step::Insert { info, at: InsertAt::Sorted }),
-        1 => any_info().prop_map(|info| Step::Insert { info, at: InsertAt::Head }),
-        3 => any_info().prop_map(|info| Step::Merge { info }),
-        5 => any_info().prop_map(|info| Step::Submit { info }),
-        6 => Just(Step::Dispatch),
-        1 => Just(Step::Resume),
-        3 => (any_info(), proptest::collection::vec((0_u64..60, 0_u32..4), 1..6)).prop_map(|(like, places)| {
-            let infos = places.into_iter().map(|(sector, nr_sectors)| Info { sector, nr_sectors, ..like });
-            Step::Through { infos: infos.collect() }
-        }),
-        2 => (0_usize..9).prop_map(|which| Step::Complete { which }),
-        2 => any::<bool>().prop_map(|lag| Step::Fold { lag }),
-        2 => (0_u64..20_000_000).prop_map(|time| Step::Pass { time }),
-        1 => (0_u64..20_000_000).prop_map(|time| Step::Back { time }),
-        2 => (0_usize..6, 0_u64..30).prop_map(|(which, value)| Step::Knob { which, value }),
-        1 => (0_usize..4).prop_map(|which| Step::Limits { which }),
-        1 => (0_usize..9).prop_map(|which| Step::Force { which }),
-        2 => (0_u64..20_000_000).prop_map(|behind| Step::Follow { behind }),
-        1 => (0_usize..200).prop_map(|capacity| Step::Reserve { capacity }),
-    ]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1000) })]
-    #[test]
-    fn any_short_run_agrees_with_the_model(steps in proptest::collection::vec(any_step(), 0..60)) {
-        let mut run = Run::new();
-        for step in &steps {
-            run.step(step);
-        }
-        run.drain();
     }
 }
 

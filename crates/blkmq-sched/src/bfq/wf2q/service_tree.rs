@@ -150,10 +150,3 @@ impl ServiceTree {
         }
     }
 }
-
-#[cfg(test)]
-impl ServiceTree {
-    pub(super) const fn trees(&self) -> [&Tree; 2] {
-        [&self.active, &self.idle]
-    }
-}

@@ -10,13 +10,11 @@
 //! member that has left. So it may be off by some requests for each member, in the time of the lightest one: eight are
 //! allowed here. A heavier member has that much more service in the same time.
 
-use std::collections::VecDeque;
 use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::super::*;
-use super::Random;
+use super::backlog::{Judge, World, weight};
 
 /// The largest budget, in sectors.
 const MOST: u64 = 500;
@@ -44,67 +42,36 @@ impl Member {
 
 /// The ideal: it serves all members of a group that wait at once, each at a rate of its weight. One that was ahead when
 /// it left is served on until the fluid has caught up. If all that wait are ahead, the fluid hurries after them.
-struct Fluid(Vec<Member>);
+struct Fluid {
+    members: Vec<Member>,
+    largest_request: u64,
+}
 
 impl Fluid {
-    fn add(&mut self, parent: usize, weight: u32) -> usize {
-        let weight = f64::from(weight);
-        self.0.push(Member { parent, weight, waits: false, start: 0.0, served: 0.0, clock: 0.0 });
-        self.0.len() - 1
-    }
-
-    fn members(&self, parent: usize) -> impl Iterator<Item = Member> {
-        self.0[1..].iter().filter(move |member| member.parent == parent).copied()
-    }
-
-    /// The member begins to wait, and so do the groups above it that did not.
-    fn begin(&mut self, mut at: usize) {
-        while at != 0 && !self.0[at].waits {
-            let clock = self.0[self.0[at].parent].clock;
-            let member = &mut self.0[at];
-            (member.waits, member.start, member.served) = (true, clock.max(member.position()), 0.0);
-            at = member.parent;
-        }
-    }
-
-    /// The member has nothing more, and so have the groups above it of which no member waits.
-    fn end(&mut self, mut at: usize) {
-        while at != 0 && !self.members(at).any(|member| member.waits) {
-            self.0[at].waits = false;
-            at = self.0[at].parent;
-        }
+    fn of(&self, parent: usize) -> impl Iterator<Item = Member> {
+        self.members[1..].iter().filter(move |member| member.parent == parent).copied()
     }
 
     /// The scheduler serves one sector to the member and the groups above it. The fluid serves one to each of their
     /// groups.
     fn serve_sector(&mut self, mut at: usize) {
         while at != 0 {
-            self.0[at].served += 1.0;
-            let parent = self.0[at].parent;
-            let clock = self.0[parent].clock;
-            let served = self.members(parent).filter(|member| member.waits || member.position() > clock);
+            self.members[at].served += 1.0;
+            let parent = self.members[at].parent;
+            let clock = self.members[parent].clock;
+            let served = self.of(parent).filter(|member| member.waits || member.position() > clock);
             let weights: f64 = served.map(|member| member.weight).sum();
-            self.0[parent].clock += 1.0 / weights;
+            self.members[parent].clock += 1.0 / weights;
             at = parent;
         }
     }
 
-    /// A queue is chosen: in no group above it the fluid stays behind all that wait.
-    fn hurry(&mut self, mut at: usize) {
-        while at != 0 {
-            at = self.0[at].parent;
-            let positions = self.members(at).filter(|member| member.waits).map(|member| member.position());
-            let first = positions.fold(f64::INFINITY, f64::min);
-            self.0[at].clock = self.0[at].clock.max(first);
-        }
-    }
-
     /// Panics if a member that waits is farther from the ideal than the bound.
-    fn check(&self, largest_request: u64) {
-        for (number, member) in self.0.iter().enumerate().skip(1).filter(|(_, member)| member.waits) {
-            let lag = (self.0[member.parent].clock - member.position()) * member.weight;
-            let lightest = self.members(member.parent).map(|other| other.weight).fold(f64::INFINITY, f64::min);
-            let requests = 8 * largest_request * self.members(member.parent).count() as u64;
+    fn check(&self) {
+        for (number, member) in self.members.iter().enumerate().skip(1).filter(|(_, member)| member.waits) {
+            let lag = (self.members[member.parent].clock - member.position()) * member.weight;
+            let lightest = self.of(member.parent).map(|other| other.weight).fold(f64::INFINITY, f64::min);
+            let requests = 8 * self.largest_request * self.of(member.parent).count() as u64;
             let bound = MOST as f64 + requests as f64 * member.weight / lightest;
             assert!(lag <= bound, "member {number} is {lag} sectors behind the fluid, {bound} are allowed");
             assert!(-lag <= bound, "member {number} is {} sectors ahead of the fluid, {bound} are allowed", -lag);
@@ -112,102 +79,57 @@ impl Fluid {
     }
 }
 
-/// A queue with the sizes of its requests.
-struct Leaf {
-    entity: Entity,
-    member: usize,
-    requests: VecDeque<u64>,
+impl Judge for Fluid {
+    fn add(&mut self, parent: usize, weight: u32, _most: u64) -> usize {
+        let weight = f64::from(weight);
+        self.members.push(Member { parent, weight, waits: false, start: 0.0, served: 0.0, clock: 0.0 });
+        self.members.len() - 1
+    }
+
+    fn begin(&mut self, mut at: usize) {
+        while at != 0 && !self.members[at].waits {
+            let clock = self.members[self.members[at].parent].clock;
+            let member = &mut self.members[at];
+            (member.waits, member.start, member.served) = (true, clock.max(member.position()), 0.0);
+            at = member.parent;
+        }
+    }
+
+    /// In no group above the queue the fluid stays behind all that wait.
+    fn choose(&mut self, mut at: usize) {
+        while at != 0 {
+            at = self.members[at].parent;
+            let positions = self.of(at).filter(|member| member.waits).map(|member| member.position());
+            let first = positions.fold(f64::INFINITY, f64::min);
+            self.members[at].clock = self.members[at].clock.max(first);
+        }
+    }
+
+    fn serve(&mut self, at: usize, sectors: u64) {
+        (0..sectors).for_each(|_| self.serve_sector(at));
+        self.check();
+    }
+
+    fn end(&mut self, mut at: usize) {
+        while at != 0 && !self.of(at).any(|member| member.waits) {
+            self.members[at].waits = false;
+            at = self.members[at].parent;
+        }
+    }
 }
 
-/// The forest and the fluid, which get the same requests.
-struct World {
-    forest: Forest,
-    fluid: Fluid,
-    groups: Vec<(Entity, usize)>,
-    leaves: Vec<Leaf>,
-    random: Random,
-    largest_request: u64,
-    in_service: Option<usize>,
+fn world(seed: u64, largest_request: u64) -> World<Fluid> {
+    World::new(seed, Fluid { members: Vec::new(), largest_request }, false)
 }
 
-impl World {
-    fn new(seed: u64, largest_request: u64) -> Self {
-        let forest = Forest::new(Time(0));
-        let root = forest.root();
-        let mut fluid = Fluid(Vec::new());
-        let groups = Vec::from([(root, fluid.add(0, 1))]);
-        Self { forest, fluid, groups, leaves: Vec::new(), random: Random(seed), largest_request, in_service: None }
-    }
-
-    fn add_group(&mut self, within: usize, weight: u32) {
-        let (parent, member) = self.groups[within];
-        self.groups.push((self.forest.new_group(parent, weight), self.fluid.add(member, weight)));
-    }
-
-    fn add_leaf(&mut self, within: usize, weight: u32) {
-        let (parent, member) = self.groups[within % self.groups.len()];
-        let entity = self.forest.new_leaf(parent, Class::BestEffort, weight);
-        self.leaves.push(Leaf { entity, member: self.fluid.add(member, weight), requests: VecDeque::new() });
-    }
-
-    /// A budget that is large enough for the queue's next request.
-    fn budget(&mut self, leaf: usize) -> u64 {
-        self.leaves[leaf].requests[0].max(1 + self.random.below(MOST))
-    }
-
-    fn arrive(&mut self, leaf: usize, nr_requests: u64) {
-        let starts = self.leaves[leaf].requests.is_empty();
-        for _ in 0..nr_requests {
-            let sectors = 1 + self.random.below(self.largest_request);
-            self.leaves[leaf].requests.push_back(sectors);
-        }
-        if starts {
-            let budget = self.budget(leaf);
-            self.forest.activate(self.leaves[leaf].entity, budget, false);
-            self.fluid.begin(self.leaves[leaf].member);
-        }
-    }
-
-    /// Serves one request. False if there is none.
-    fn serve(&mut self) -> bool {
-        let Some(leaf) = self.in_service.or_else(|| self.choose()) else { return false };
-        let Leaf { entity, member, .. } = self.leaves[leaf];
-        let sectors = self.leaves[leaf].requests[0];
-        if self.forest.state(entity).service + sectors > self.forest.state(entity).budget {
-            let budget = self.budget(leaf);
-            self.forest.requeue(entity, budget);
-            self.choose();
-            return self.serve();
-        }
-        self.leaves[leaf].requests.pop_front();
-        self.forest.serve(entity, sectors);
-        (0..sectors).for_each(|_| self.fluid.serve_sector(member));
-        self.fluid.check(self.largest_request);
-        if self.leaves[leaf].requests.is_empty() {
-            self.forest.deactivate(entity, true);
-            self.fluid.end(member);
-            self.choose();
-        }
-        true
-    }
-
-    fn choose(&mut self) -> Option<usize> {
-        self.in_service = None;
-        let entity = self.forest.next()?;
-        self.in_service = self.leaves.iter().position(|leaf| leaf.entity == entity);
-        let leaf = self.in_service.expect("a queue is chosen");
-        self.fluid.hurry(self.leaves[leaf].member);
-        Some(leaf)
-    }
+fn arrive(world: &mut World<Fluid>, leaf: usize, nr_requests: u64) {
+    let sizes: Vec<u64> = (0..nr_requests).map(|_| 1 + world.random.below(world.judge.largest_request)).collect();
+    world.arrive(leaf, sizes);
 }
 
 /// Some requests of a queue, which arrive when so many others have been served.
 fn arrival() -> impl Strategy<Value = (u64, usize, u64)> {
     (0_u64..40, 0_usize..64, prop_oneof![4 => 1_u64..40, 1 => 200_u64..400])
-}
-
-fn weight() -> impl Strategy<Value = u32> {
-    prop_oneof![Just(100_u32), Just(1000), Just(4000), Just(40_000), 100_u32..10_000]
 }
 
 proptest! {
@@ -222,16 +144,17 @@ proptest! {
         leaves in prop::collection::vec((0_usize..4, weight()), 2..10),
         arrivals in prop::collection::vec(arrival(), 0..150),
     ) {
-        let mut world = World::new(seed, largest_request);
+        let mut world = world(seed, largest_request);
         for (number, weight) in groups.into_iter().enumerate() {
             world.add_group(number / 2, weight);
         }
-        leaves.into_iter().for_each(|(within, weight)| world.add_leaf(within, weight));
+        leaves.into_iter().for_each(|(within, weight)| world.add_leaf(within, weight, MOST));
         for (after, leaf, nr_requests) in arrivals {
             (0..after).for_each(|_| { world.serve(); });
-            world.arrive(leaf % world.leaves.len(), nr_requests);
+            let leaf = leaf % world.leaves.len();
+            arrive(&mut world, leaf, nr_requests);
         }
-        while world.serve() {}
+        while world.serve().is_some() {}
     }
 }
 
@@ -241,13 +164,13 @@ proptest! {
 /// (`decide_early`).
 #[test]
 fn a_queue_pays_nothing_for_what_it_got_while_it_was_alone() {
-    let mut world = World::new(28, 1);
-    [4000, 4000].into_iter().for_each(|weight| world.add_leaf(0, weight));
-    world.arrive(0, 100_000);
+    let mut world = world(28, 1);
+    [4000, 4000].into_iter().for_each(|weight| world.add_leaf(0, weight, MOST));
+    arrive(&mut world, 0, 100_000);
     for visit in 0..200 {
-        world.arrive(1, 30);
-        (0..100 + visit % 7 * 50).for_each(|_| assert!(world.serve()));
+        arrive(&mut world, 1, 30);
+        (0..100 + visit % 7 * 50).for_each(|_| assert!(world.serve().is_some()));
     }
-    world.arrive(1, 20_000);
-    while world.serve() {}
+    arrive(&mut world, 1, 20_000);
+    while world.serve().is_some() {}
 }
