@@ -1,10 +1,10 @@
 //! `bfq` while clients change under way: they leave, move, share a queue, or get another weight, and meanwhile the
 //! device has requests of theirs.
 
-use crate::bench::{MS, client, completed, lone};
+use crate::bench::{MS, client, complete, completed, in_group, join_group, lone, of_level, shown, steady_bfq};
 use blkmq_sched::{
-    Bfq, Class, ClientId, ClientSettings, Event, Feedback, GroupId, GroupSettings, Info, InsertAt, IoPriority, Op,
-    Passing, Report, RqId, Scheduler, Setting, Ticket, Time,
+    Bfq, Class, ClientId, ClientSettings, Event, Feedback, Info, InsertAt, Op, Passing, Report, RqId, Scheduler,
+    Setting, Ticket, Time,
 };
 
 /// A place on the device that is near no small number.
@@ -21,11 +21,8 @@ struct World {
 impl World {
     /// Clients 1 to `nr_clients`, without weight raising.
     fn new(rotational: bool, nr_clients: usize) -> Self {
-        let mut bfq = Bfq::new();
+        let mut bfq = steady_bfq(nr_clients);
         bfq.configure(Setting::Rotational(rotational));
-        bfq.set_knob("low_latency", 0).expect("there is such a knob");
-        bfq.reserve(1024);
-        (1..=nr_clients).for_each(|of| bfq.join(client(of), &ClientSettings::default()));
         Self { bfq, now: Time(1000 * MS), asked: Vec::new() }
     }
 
@@ -61,8 +58,7 @@ impl World {
                 continue;
             };
             self.now = self.now.after(MS);
-            let of = self.asked[rq.0 as usize];
-            self.bfq.observe(Feedback::Events(&[completed(ticket, &of, self.now)], self.now));
+            complete(&mut self.bfq, ticket, &self.asked[rq.0 as usize], self.now);
         }
     }
 
@@ -82,9 +78,7 @@ impl World {
     }
 
     fn shown(&self) -> String {
-        let mut text = String::new();
-        self.bfq.show(&mut text).expect("a text takes everything");
-        text
+        shown(&self.bfq)
     }
 
     /// The line of the queue that begins so.
@@ -97,66 +91,6 @@ impl World {
 
 fn weight(weight: u16) -> ClientSettings {
     ClientSettings { weight, ..ClientSettings::default() }
-}
-
-/// 1. A request of client 1 passes. While the device has it, client 1 reads beside client 2, so their queues would be
-///    merged; but a request that passed counts in its queue, and client 1 keeps that.
-/// 2. Client 2 leaves, while its queue is in service and waited for.
-/// 3. The gate is asked for the client that the queue in service belongs to.
-///
-/// Red, by a panic under the scheduler's lock, if the merge is planned nevertheless: then the queue outlives the client
-/// that it is said to belong to.
-#[test]
-fn a_client_that_leaves_owns_no_queue() {
-    let mut world = World::new(true, 2);
-    let passed = lone(client(1), 0, Op::Read);
-    assert_eq!(world.bfq.may_pass(Class::BestEffort, client(1)), Passing::All);
-    world.tell(Event::Passed, &passed);
-    [(2, 0), (1, FAR), (1, 8)].into_iter().for_each(|(of, sector)| world.read(of, sector));
-    world.serve_all();
-    world.read(2, 16);
-    world.serve_all();
-    assert!(world.shown().contains("in_service: client 2"), "{}", world.shown());
-    world.bfq.leave(client(2));
-    let next = ClientId::new(2, 2);
-    world.join(next, ClientSettings::default());
-    assert_ne!(world.bfq.may_pass(Class::BestEffort, next), Passing::Client, "the newcomer has no queue yet");
-    world.tell(Event::Completed(None), &passed);
-    world.bfq.leave(client(1));
-    world.bfq.leave(next);
-    assert!(!world.shown().contains("queue "), "{}", world.shown());
-}
-
-/// Client 1 leaves a shared queue, whose waker is the queue with which that is to be merged, and which ends as client 1
-/// leaves. Red if client 1's own queue gets the waker that the shared one had before: a queue that has ended, or, since
-/// it has that slot now, itself.
-#[test]
-fn a_waker_that_ends_during_a_split_is_forgotten() {
-    let mut world = World::shared();
-    world.join(client(3), ClientSettings::default());
-    for _ in 0..8 {
-        world.now = world.now.after(50 * MS);
-        world.read(3, FAR);
-        world.serve_all();
-        world.read(1, 0);
-        world.serve_all();
-    }
-    world.expire_all();
-    let passed = lone(client(1), 0, Op::Read);
-    assert_eq!(world.bfq.may_pass(Class::BestEffort, client(1)), Passing::All);
-    world.tell(Event::Passed, &passed);
-    [(3, FAR), (2, 16), (2, FAR + 8)].into_iter().for_each(|(of, sector)| world.read(of, sector));
-    assert!(world.line("queue client 3: ").contains(" waiting 2 "), "client 2 reads there too: {}", world.shown());
-    (1..40).for_each(|step| world.read(1, step * 1_000_000));
-    world.serve_all();
-    [2, 3].into_iter().for_each(|of| world.bfq.leave(client(of)));
-    world.tell(Event::Completed(None), &passed);
-    world.expire_all();
-    world.read(1, 0);
-    assert!(world.shown().contains("queue client 1: "), "{}", world.shown());
-    world.serve_all();
-    world.bfq.leave(client(1));
-    assert!(!world.shown().contains("queue "), "{}", world.shown());
 }
 
 /// Client 2 leads client 1, with which it shares a queue, to the queue of client 3. That is waited for when all three
@@ -233,8 +167,7 @@ fn a_client_with_another_weight_leaves_a_shared_queue() {
 
     let mut world = World::shared();
     world.read(1, 0);
-    let urgent = Info { priority: IoPriority { class: Class::BestEffort, level: 0 }, ..lone(client(2), 8, Op::Read) };
-    world.insert(&urgent, InsertAt::Sorted);
+    world.insert(&of_level(Class::BestEffort, 0, lone(client(2), 8, Op::Read)), InsertAt::Sorted);
     assert_eq!(weights(&world), [100 * 40, 100 * 80], "{}", world.shown());
 }
 
@@ -242,13 +175,11 @@ fn a_client_with_another_weight_leaves_a_shared_queue() {
 #[test]
 fn a_queue_moves_to_another_group_and_class() {
     let mut world = World::new(false, 1);
-    let group = GroupId::new(1, 1);
-    world.bfq.join_group(group, &GroupSettings { weight: 100, parent: GroupId::ROOT });
+    let group = join_group(&mut world.bfq, 1, 1);
     world.read(1, 0);
     assert!(world.shown().contains("busy: 0 1 0"), "{}", world.shown());
-    world.join(client(1), ClientSettings { group, ..ClientSettings::default() });
-    let urgent = Info { priority: IoPriority { class: Class::RealTime, level: 4 }, ..lone(client(1), 8, Op::Read) };
-    world.insert(&urgent, InsertAt::Sorted);
+    world.join(client(1), in_group(group));
+    world.insert(&of_level(Class::RealTime, 4, lone(client(1), 8, Op::Read)), InsertAt::Sorted);
     assert!(world.shown().contains("busy: 1 0 0"), "{}", world.shown());
     world.serve_all();
     world.expire_all();
@@ -259,9 +190,8 @@ fn a_queue_moves_to_another_group_and_class() {
 #[test]
 fn writes_that_pass_complete_in_their_group() {
     let mut world = World::new(false, 0);
-    let group = GroupId::new(1, 1);
-    world.bfq.join_group(group, &GroupSettings { weight: 100, parent: GroupId::ROOT });
-    world.join(client(1), ClientSettings { group, ..ClientSettings::default() });
+    let group = join_group(&mut world.bfq, 1, 1);
+    world.join(client(1), in_group(group));
     let write = lone(client(1), 0, Op::Write);
     assert_eq!(world.bfq.may_pass(Class::BestEffort, client(1)), Passing::All);
     world.tell(Event::Passed, &write);
@@ -276,9 +206,8 @@ fn a_group_of_giant_discards_gets_its_share_afterwards() {
     let mut world = World::new(false, 0);
     world.bfq.set_knob("max_budget", 64).expect("there is such a knob");
     for place in [1, 2] {
-        let group = GroupId::new(place, 1);
-        world.bfq.join_group(group, &GroupSettings { weight: 100, parent: GroupId::ROOT });
-        world.join(client(place), ClientSettings { group, ..ClientSettings::default() });
+        let group = join_group(&mut world.bfq, place, 1);
+        world.join(client(place), in_group(group));
     }
     let write = lone(client(1), 0, Op::Write);
     world.insert(&write, InsertAt::Sorted);
@@ -289,7 +218,7 @@ fn a_group_of_giant_discards_gets_its_share_afterwards() {
         world.tell(Event::Passed, &discard);
         world.tell(Event::Completed(None), &discard);
     }
-    world.bfq.observe(Feedback::Events(&[completed(ticket, &write, world.now)], world.now));
+    complete(&mut world.bfq, ticket, &write, world.now);
     (0..16).for_each(|step| [1, 2].into_iter().for_each(|of| world.read(of, step * 8)));
     let mut got = [0.0; 2];
     for _ in 0..4000 {
@@ -297,7 +226,7 @@ fn a_group_of_giant_discards_gets_its_share_afterwards() {
         let rq = world.bfq.dispatch(&mut ticket, world.now).expect("backlogged clients keep the device busy");
         let read = world.asked[rq.0 as usize];
         world.now = world.now.after(MS / 10);
-        world.bfq.observe(Feedback::Events(&[completed(ticket, &read, world.now)], world.now));
+        complete(&mut world.bfq, ticket, &read, world.now);
         got[read.client.place() - 1] += 1.0;
         world.insert(&read, InsertAt::Sorted);
     }

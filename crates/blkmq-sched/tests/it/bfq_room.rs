@@ -2,12 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::bench::{client, completed, lone};
+use crate::bench::{client, complete, in_group, join_group, lone, of_level, shown, steady_bfq};
 use crate::counting::counted;
-use blkmq_sched::{
-    Bfq, Class, ClientSettings, Feedback, GroupId, GroupSettings, Info, InsertAt, IoPriority, Op, RqId, Scheduler,
-    Setting, Ticket, Time,
-};
+use blkmq_sched::{Bfq, Class, ClientSettings, GroupId, Info, InsertAt, Op, RqId, Scheduler, Setting, Ticket, Time};
 
 const NOW: Time = Time(1_000_000);
 const NR_CLIENTS: usize = 64;
@@ -25,13 +22,10 @@ struct World {
 impl World {
     /// On a device that gains if clients cooperate, and on which no queue is waited for.
     fn new(nr_clients: usize) -> Self {
-        let mut bfq = Bfq::new();
+        let mut bfq = steady_bfq(nr_clients);
         bfq.configure(Setting::Rotational(true));
-        for (knob, value) in [("low_latency", 0), ("slice_idle", 0)] {
-            bfq.set_knob(knob, value).expect("there is such a knob");
-        }
+        bfq.set_knob("slice_idle", 0).expect("there is such a knob");
         bfq.reserve(1 << 14);
-        (1..=nr_clients).for_each(|number| bfq.join(client(number), &ClientSettings::default()));
         Self { bfq, next: 0, waiting: HashMap::new(), with_device: Vec::new() }
     }
 
@@ -59,7 +53,7 @@ impl World {
 
     fn finish_all(&mut self) {
         for (ticket, info) in self.with_device.drain(..) {
-            counted(|| self.bfq.observe(Feedback::Events(&[completed(Some(ticket), &info, NOW)], NOW)));
+            counted(|| complete(&mut self.bfq, Some(ticket), &info, NOW));
         }
     }
 
@@ -69,14 +63,8 @@ impl World {
         self.take_all();
     }
 
-    fn shown(&self) -> String {
-        let mut text = String::new();
-        self.bfq.show(&mut text).expect("a text takes everything");
-        text
-    }
-
     fn nr_queues(&self) -> usize {
-        self.shown().lines().filter(|line| line.starts_with("queue ")).count()
+        shown(&self.bfq).lines().filter(|line| line.starts_with("queue ")).count()
     }
 
     /// Everything is over, and each client reads once more: it has a queue of its own, in this group.
@@ -87,7 +75,7 @@ impl World {
             self.take_all();
             self.finish_all();
         }
-        let text = self.shown();
+        let text = shown(&self.bfq);
         for of in 1..=NR_CLIENTS {
             let own = format!("queue client {of}: group {} ", group.place());
             assert!(text.contains(&own), "{of}: {text}");
@@ -139,13 +127,9 @@ fn queues_wait_for_clients_that_have_not_followed() {
 #[test]
 fn clients_that_share_move_while_requests_hang() {
     let mut world = World::new(NR_CLIENTS);
-    let groups = [1, 2].map(|place| GroupId::new(place, 1));
-    for group in groups {
-        world.bfq.join_group(group, &GroupSettings { weight: 100, parent: GroupId::ROOT });
-    }
+    let groups = [1, 2].map(|place| join_group(&mut world.bfq, place, 1));
     for round in 0..8 {
-        let settings = ClientSettings { group: groups[round % 2], ..ClientSettings::default() };
-        (1..=NR_CLIENTS).for_each(|of| world.bfq.join(client(of), &settings));
+        (1..=NR_CLIENTS).for_each(|of| world.bfq.join(client(of), &in_group(groups[round % 2])));
         (1..=NR_CLIENTS).for_each(|of| world.read(of, of, 0));
         (2..=NR_CLIENTS).for_each(|of| world.read(of, 1, of as u64 * 8));
         world.take_all();
@@ -161,21 +145,18 @@ fn clients_that_share_move_while_requests_hang() {
 fn groups_come_and_go_while_requests_hang() {
     let mut world = World::new(1);
     for times in 1..20 {
-        let group = GroupId::new(1, times);
-        world.bfq.join_group(group, &GroupSettings { weight: 100, parent: GroupId::ROOT });
-        world.bfq.join(client(1), &ClientSettings { group, ..ClientSettings::default() });
+        let group = join_group(&mut world.bfq, 1, times);
+        world.bfq.join(client(1), &in_group(group));
         for class in Class::ALL {
-            for level in 0..8 {
-                let priority = IoPriority { class, level };
-                world.ask(Info { priority, sector: 8 * u64::from(level), ..lone(client(1), 0, Op::Write) });
-            }
+            (0..8)
+                .for_each(|level| world.ask(of_level(class, level, lone(client(1), 8 * u64::from(level), Op::Write))));
         }
         world.take_all();
         world.bfq.join(client(1), &ClientSettings::default());
         world.bfq.leave_group(group);
     }
     world.finish_all();
-    assert_eq!(world.nr_queues(), 0, "{}", world.shown());
+    assert_eq!(world.nr_queues(), 0, "{}", shown(&world.bfq));
 }
 
 /// A client leaves a shared queue as it moves, beside asynchronous queues that a group has left behind. Red if room is
@@ -183,24 +164,21 @@ fn groups_come_and_go_while_requests_hang() {
 #[test]
 fn a_client_moves_beside_what_a_group_has_left() {
     let mut world = World::new(4);
-    let groups = [1, 2].map(|times| GroupId::new(1, times));
-    let settings = GroupSettings { weight: 100, parent: GroupId::ROOT };
-    world.bfq.join_group(groups[0], &settings);
-    world.bfq.join(client(1), &ClientSettings { group: groups[0], ..ClientSettings::default() });
+    let first = join_group(&mut world.bfq, 1, 1);
+    world.bfq.join(client(1), &in_group(first));
     for level in 0..5 {
-        let priority = IoPriority { class: Class::BestEffort, level };
-        world.ask(Info { priority, ..lone(client(1), 8 * u64::from(level), Op::Write) });
+        world.ask(of_level(Class::BestEffort, level, lone(client(1), 8 * u64::from(level), Op::Write)));
     }
     world.take_all();
     world.bfq.join(client(1), &ClientSettings::default());
-    world.bfq.leave_group(groups[0]);
-    world.bfq.join_group(groups[1], &settings);
+    world.bfq.leave_group(first);
+    let second = join_group(&mut world.bfq, 1, 2);
     (1..=4).for_each(|of| world.read(of, of, 0));
     world.read(2, 1, 8);
     world.take_all();
-    world.bfq.join(client(2), &ClientSettings { group: groups[1], ..ClientSettings::default() });
+    world.bfq.join(client(2), &in_group(second));
     world.read(2, 2, 0);
-    let text = world.shown();
+    let text = shown(&world.bfq);
     let moved = text.lines().find(|line| line.starts_with("queue client 2: group 1 "));
     assert!(moved.is_some_and(|line| line.contains(" waiting 1 ")), "{text}");
     world.take_all();

@@ -1,14 +1,11 @@
-//! Each rule of merging, by itself.
+//! Rules of merging at their bounds, and merges that are forced. `mq_deadline_model` holds each merge against a naive
+//! model.
 
-use crate::bench::{Bench, MS, ROOMY, idle, of, read, write};
-use blkmq_sched::{Info, InsertAt, Join, Merge, MergeHow, MergeLevel, MergeLimits, Op, RqId, Setting};
+use crate::bench::{Bench, ROOMY, idle, of, read, write};
+use blkmq_sched::{Info, InsertAt, Join, Merge, MergeHow, MergeLimits, Op, RqId, Setting};
 
 fn merged(into: u64, how: MergeHow) -> Option<Merge> {
     Some(Merge { into: RqId(into), how, joined: None })
-}
-
-fn joined(into: u64, how: MergeHow, survivor: u64, absorbed: u64) -> Option<Merge> {
-    Some(Merge { into: RqId(into), how, joined: Some(Join { survivor: RqId(survivor), absorbed: RqId(absorbed) }) })
 }
 
 /// A bench on which a distant request was inserted last, so that only a look-up finds the requests inserted before.
@@ -20,62 +17,6 @@ fn bench_with(infos: &[Info], limits: MergeLimits) -> Bench {
     }
     bench.insert(read(1 << 40), 0);
     bench
-}
-
-#[test]
-fn a_newcomer_joins_the_request_that_ends_where_it_begins() {
-    let mut bench = bench_with(&[read(0)], ROOMY);
-    assert_eq!(bench.merge(read(8)), merged(0, MergeHow::Back));
-    assert_eq!(bench.merge(read(16)), merged(0, MergeHow::Back));
-    assert!(bench.shows("rq 0 Read sector 0 + 24"), "{}", bench.show());
-}
-
-/// Red if the request keeps its old place in the hash after a back merge.
-#[test]
-fn a_grown_request_is_found_by_its_new_end_only() {
-    let mut bench = bench_with(&[read(0)], ROOMY);
-    assert_eq!(bench.merge(read(8)), merged(0, MergeHow::Back));
-    bench.insert(read(1 << 41), 0);
-    assert_eq!(bench.merge(read(8)), None);
-    assert_eq!(bench.merge(read(16)), merged(0, MergeHow::Back));
-}
-
-#[test]
-fn a_newcomer_joins_the_request_that_begins_where_it_ends() {
-    let mut bench = bench_with(&[read(100)], ROOMY);
-    assert_eq!(bench.merge(read(92)), merged(0, MergeHow::Front));
-    assert!(bench.shows("rq 0 Read sector 92 + 16"), "{}", bench.show());
-}
-
-/// Red if the request keeps its old place in the tree after a front merge.
-#[test]
-fn a_front_merge_moves_the_request_in_sector_order() {
-    let mut bench = bench_with(&[read(100), read(95)], ROOMY);
-    assert_eq!(bench.merge(Info { nr_sectors: 10, ..read(90) }), merged(0, MergeHow::Front));
-    // The request now begins before the other one.
-    assert_eq!(bench.dispatch_all(0), [0, 1, 2]);
-}
-
-#[test]
-fn front_merges_0_stops_looking_but_not_the_last_request() {
-    let mut bench = bench_with(&[read(100)], ROOMY);
-    bench.scheduler.set_knob("front_merges", 0).unwrap();
-    assert_eq!(bench.merge(read(92)), None);
-    let last = bench.insert(read(200), 0);
-    assert_eq!(bench.merge(read(192)), merged(last, MergeHow::Front));
-}
-
-#[test]
-fn a_back_merge_is_preferred_to_a_front_merge() {
-    let mut bench = bench_with(&[read(16), read(0)], MergeLimits { max_sectors: 16, ..ROOMY });
-    assert_eq!(bench.merge(read(8)), merged(1, MergeHow::Back));
-}
-
-#[test]
-fn of_several_that_end_there_the_latest_takes_the_newcomer_in() {
-    let mut bench = bench_with(&[read(0), read(0), read(0)], ROOMY);
-    assert_eq!(bench.merge(read(8)), merged(2, MergeHow::Back));
-    assert_eq!(bench.merge(read(8)), merged(1, MergeHow::Back));
 }
 
 /// Red if the number of tries is not bounded: a look-up must not take linear time.
@@ -130,135 +71,6 @@ fn nothing_merges_before_limits_are_set() {
     let mut scheduler = blkmq_sched::scheduler("mq-deadline").unwrap();
     scheduler.insert(RqId(0), &read(0), InsertAt::Sorted, blkmq_sched::Time(0));
     assert_eq!(scheduler.merge(&read(8)), None);
-}
-
-#[test]
-fn discards_merge_as_ranges_wherever_they_are() {
-    // Ranges that lie apart cross no boundary when they become one request.
-    let limits = MergeLimits { max_discard_segments: 3, boundary_sectors: 8, ..ROOMY };
-    let mut bench = Bench::new(&[]);
-    bench.scheduler.configure(Setting::MergeLimits(limits));
-    let id = bench.insert(of(Op::Discard, 0), 0);
-    assert_eq!(bench.merge(of(Op::Discard, 500)), merged(id, MergeHow::Discard));
-    assert_eq!(bench.merge(of(Op::Discard, 300)), merged(id, MergeHow::Discard));
-    assert_eq!(bench.merge(of(Op::Discard, 400)), None, "a fourth range is too many");
-    // A look-up finds only ranges that touch. Ranges that touch also merge as separate ranges.
-    let mut bench = bench_with(&[of(Op::Discard, 0)], limits);
-    assert_eq!(bench.merge(of(Op::Discard, 500)), None);
-    assert_eq!(bench.merge(of(Op::Discard, 8)), merged(0, MergeHow::Discard));
-}
-
-#[test]
-fn discards_of_one_range_merge_only_where_they_touch() {
-    let mut bench = Bench::new(&[]);
-    let id = bench.insert(of(Op::Discard, 0), 0);
-    assert_eq!(bench.merge(of(Op::Discard, 500)), None);
-    assert_eq!(bench.merge(of(Op::Discard, 8)), merged(id, MergeHow::Back));
-    assert_eq!(bench.merge(of(Op::Discard, 16)), merged(id, MergeHow::Back), "two that touch are one range");
-}
-
-#[test]
-fn a_newcomer_that_never_merges_does_not() {
-    let mut bench = Bench::new(&[]);
-    bench.insert(read(0), 0);
-    assert_eq!(bench.merge(Info { merge: MergeLevel::Never, ..read(8) }), None);
-}
-
-#[test]
-fn a_waiting_request_that_never_merges_is_left_alone() {
-    let never = Info { merge: MergeLevel::Never, ..read(100) };
-    let mut bench = Bench::new(&[]);
-    bench.insert(never, 0);
-    assert_eq!((bench.merge(read(108)), bench.merge(read(92))), (None, None));
-    // The request does not join a neighbor either.
-    let mut bench = bench_with(&[never, read(84)], ROOMY);
-    assert_eq!(bench.merge(read(92)), merged(1, MergeHow::Back));
-}
-
-#[test]
-fn last_only_tries_the_last_request_and_no_look_up() {
-    let last_only = |sector| Info { merge: MergeLevel::LastOnly, ..read(sector) };
-    let mut bench = bench_with(&[read(0)], ROOMY);
-    assert_eq!(bench.merge(last_only(8)), None, "the newcomer does not look");
-    let mut bench = bench_with(&[last_only(0)], ROOMY);
-    assert_eq!((bench.merge(read(8)), bench.merge(read(1000))), (None, None), "a waiting one is not found");
-    for (waiting, newcomer) in [(last_only(0), read(8)), (read(0), last_only(8))] {
-        let mut bench = Bench::new(&[]);
-        bench.insert(read(16), 0);
-        let last = bench.insert(waiting, 0);
-        assert_eq!(bench.merge(newcomer), merged(last, MergeHow::Back), "and no request looks for a neighbor");
-    }
-}
-
-#[test]
-fn what_was_merged_into_is_the_last_request() {
-    let mut bench = bench_with(&[read(0)], ROOMY);
-    assert_eq!(bench.merge(read(8)), merged(0, MergeHow::Back));
-    assert_eq!(bench.merge(Info { merge: MergeLevel::LastOnly, ..read(16) }), merged(0, MergeHow::Back));
-}
-
-#[test]
-fn a_dispatched_request_takes_nothing_in() {
-    let mut bench = Bench::new(&[]);
-    bench.insert(read(100), 0);
-    assert_eq!(bench.dispatch_all(0), [0]);
-    assert_eq!((bench.merge(read(108)), bench.merge(read(92))), (None, None));
-}
-
-#[test]
-fn a_request_at_the_head_takes_nothing_in() {
-    let mut bench = Bench::new(&[]);
-    bench.insert_at(read(100), InsertAt::Head, 0);
-    assert_eq!((bench.merge(read(108)), bench.merge(read(92))), (None, None));
-}
-
-#[test]
-fn after_a_back_merge_the_following_request_is_absorbed() {
-    let mut bench = bench_with(&[read(0), read(16)], ROOMY);
-    assert_eq!(bench.merge(read(8)), joined(0, MergeHow::Back, 0, 1));
-    assert!(bench.shows("rq 0 Read sector 0 + 24"), "{}", bench.show());
-    assert!(bench.shows("level1: inserted 3 merged 1 "), "{}", bench.show());
-    assert!(bench.shows("queued: 0 2 0"), "an absorbed request is not queued: {}", bench.show());
-    assert_eq!(bench.merge(read(24)), merged(0, MergeHow::Back), "it is found by its new end");
-    assert_eq!(bench.dispatch_all(0), [0, 2]);
-}
-
-#[test]
-fn after_a_front_merge_the_preceding_request_absorbs() {
-    let mut bench = bench_with(&[read(0)], ROOMY);
-    bench.insert(read(16), 0);
-    // The last request is tried first, so this is a front merge although another request ends where it begins.
-    assert_eq!(bench.merge(read(8)), joined(2, MergeHow::Front, 0, 2));
-    assert!(bench.shows("rq 0 Read sector 0 + 24"), "{}", bench.show());
-    assert_eq!(bench.merge(Info { merge: MergeLevel::LastOnly, ..read(24) }), merged(0, MergeHow::Back));
-}
-
-#[test]
-fn requests_join_only_within_the_limits() {
-    let mut bench = bench_with(&[read(0), read(16)], MergeLimits { max_sectors: 23, ..ROOMY });
-    assert_eq!(bench.merge(read(8)), merged(0, MergeHow::Back));
-    assert!(bench.shows("level1: inserted 3 merged 0 "), "{}", bench.show());
-}
-
-#[test]
-fn the_survivor_takes_the_earlier_deadline_and_its_place() {
-    let knobs = [("fifo_batch", 0), ("read_expire", 10)];
-    // The absorbed request is the oldest. So the request that absorbed it goes at the oldest deadline, before a younger
-    // request.
-    let mut bench = Bench::new(&knobs);
-    for (sector, time) in [(916, 0), (400, MS), (900, 2 * MS)] {
-        bench.insert(read(sector), time);
-    }
-    assert_eq!(bench.merge(read(908)), joined(2, MergeHow::Back, 2, 0));
-    assert!(bench.shows("rq 2 Read sector 900 + 24 fifo_time 10000000 ns"), "{}", bench.show());
-    assert_eq!(bench.dispatch_all(10 * MS), [2, 1]);
-    // The survivor is the oldest, and keeps its own deadline.
-    let mut bench = Bench::new(&knobs);
-    for (sector, time) in [(900, 0), (400, MS), (916, 2 * MS)] {
-        bench.insert(read(sector), time);
-    }
-    assert_eq!(bench.merge(read(908)), joined(2, MergeHow::Front, 0, 2));
-    assert_eq!(bench.dispatch_all(10 * MS), [0, 1]);
 }
 
 #[test]

@@ -78,21 +78,6 @@ fn congestion_is_when_less_than_nine_tenths_are_within_the_target_in_the_device(
     }
 }
 
-/// Red if congestion goes by the total latency, or depths by that of the device.
-#[test]
-fn congestion_goes_by_the_device_and_depths_by_the_total() {
-    let mut rig = Rig::default();
-    rig.complete(SchedDomain::Read, 500, 0);
-    rig.count(SchedDomain::Write, Latency::Total, 500, 7);
-    rig.count(SchedDomain::Write, Latency::Io, 500, 0);
-    assert_eq!(rig.fold(), NOTHING, "a write that waited in the scheduler says nothing of the device");
-    rig.count(SchedDomain::Write, Latency::Io, 500, 7);
-    rig.count(SchedDomain::Write, Latency::Total, 500, 0);
-    rig.count(SchedDomain::Read, Latency::Io, 500, 7);
-    rig.count(SchedDomain::Read, Latency::Total, 500, 1);
-    assert_eq!(rig.fold(), [Some(128), Some(32), None, None]);
-}
-
 /// Red if the percentile of the total is another one, or a bucket off by one.
 #[test]
 fn a_depth_goes_by_the_slowest_hundredth() {
@@ -131,79 +116,6 @@ fn a_depth_is_scaled_by_the_bucket_and_stays_within_its_bounds() {
     assert_eq!(depths, grown);
     rig.count(SchedDomain::Read, Latency::Total, 500, 7);
     assert_eq!(rig.fold()[0], Some(256), "there are never more than at first");
-}
-
-/// Red if a kind within its target is cut, or grows, while the device keeps up.
-#[test]
-fn without_congestion_only_a_kind_over_its_target_grows() {
-    let mut rig = Rig::default();
-    for of in [SchedDomain::Write, SchedDomain::Read] {
-        rig.complete(of, 500, 7);
-    }
-    rig.count(SchedDomain::Discard, Latency::Total, 500, 0);
-    assert_eq!(rig.fold(), [None, None, Some(16), None]);
-    for (bucket, depth) in [(0, None), (GOOD, None), (BAD, Some(20)), (7, Some(40))] {
-        rig.count(SchedDomain::Discard, Latency::Total, 500, bucket);
-        assert_eq!(rig.fold()[2], depth, "{bucket}");
-    }
-}
-
-/// Red if 499 samples are enough, if 500 are not, or if those that did not suffice are forgotten.
-#[test]
-fn five_hundred_samples_are_enough() {
-    let mut rig = Rig::default();
-    rig.count(SchedDomain::Read, Latency::Total, 500, 0);
-    rig.count(SchedDomain::Write, Latency::Io, 499, 7);
-    assert_eq!(rig.fold(), NOTHING);
-    rig.count(SchedDomain::Write, Latency::Io, 1, 7);
-    assert_eq!(rig.fold()[0], Some(64), "what was found of the reads before was kept");
-}
-
-/// Red if the second does not pass, passes early, or begins without a sample.
-#[test]
-fn after_a_second_few_samples_are_enough_too() {
-    let mut rig = Rig::default();
-    rig.count(SchedDomain::Read, Latency::Total, 500, 0);
-    (0..20).for_each(|_| assert_eq!(rig.fold(), NOTHING));
-    rig.count(SchedDomain::Write, Latency::Io, 1, 7);
-    (0..10).for_each(|_| assert_eq!(rig.fold(), NOTHING));
-    assert_eq!(rig.fold()[0], Some(64));
-}
-
-/// Both latencies of a kind share one second, as in Linux. So where few requests come, the device's latency ends the
-/// second each time, and the total one waits for its 500 samples.
-///
-/// Red if each latency has a second of its own.
-#[test]
-fn the_second_of_a_kind_ends_with_the_first_latency_that_is_looked_at() {
-    let mut rig = Rig::default();
-    for _ in 0..30 {
-        rig.complete(SchedDomain::Read, 10, 7);
-        assert_eq!(rig.fold(), NOTHING, "no total latency is known");
-    }
-    rig.complete(SchedDomain::Write, 500, 0);
-    rig.count(SchedDomain::Read, Latency::Io, 500, 7);
-    assert_eq!(rig.fold(), [None, Some(32), None, None]);
-}
-
-/// Red if what was remembered is used a second time, if it is forgotten while there is no congestion, or if a newer one
-/// does not take its place.
-#[test]
-fn what_was_found_before_is_used_in_one_congestion() {
-    let mut rig = Rig::default();
-    let congested = |rig: &mut Rig| {
-        rig.count(SchedDomain::Write, Latency::Io, 500, 7);
-        rig.fold()
-    };
-    rig.count(SchedDomain::Read, Latency::Total, 500, 0);
-    assert_eq!(rig.fold(), NOTHING);
-    rig.count(SchedDomain::Read, Latency::Total, 500, 1);
-    assert_eq!((rig.fold(), rig.fold()), (NOTHING, NOTHING));
-    assert_eq!(congested(&mut rig), [Some(128), None, None, None]);
-    assert_eq!((congested(&mut rig), congested(&mut rig)), (NOTHING, NOTHING));
-    rig.count(SchedDomain::Read, Latency::Total, 500, 0);
-    assert_eq!(congested(&mut rig), [Some(32), None, None, None]);
-    assert_eq!(congested(&mut rig), NOTHING, "what congestion used at once is not kept either");
 }
 
 /// Red if sums are taken for what came since the last fold, or if others of them count.

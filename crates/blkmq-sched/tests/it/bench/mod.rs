@@ -2,8 +2,8 @@
 #![allow(dead_code, reason = "each test file uses the words that it needs")]
 
 use blkmq_sched::{
-    Class, ClientId, Event, Feedback, Info, InsertAt, IoPriority, Merge, MergeLevel, MergeLimits, Op, Replay, Report,
-    RqId, Setting, Tally, Ticket, Time, replay,
+    Bfq, Class, ClientId, ClientSettings, Event, Feedback, GroupId, GroupSettings, Info, InsertAt, IoPriority, Merge,
+    MergeLevel, MergeLimits, Op, Replay, Report, RqId, Scheduler, Setting, Tally, Ticket, Time, replay,
 };
 
 /// Nanoseconds in a millisecond.
@@ -75,19 +75,20 @@ impl Bench {
         self.scheduler.merge(&info)
     }
 
-    pub(crate) fn force(&mut self, id: u64, now: u64) -> bool {
-        self.scheduler.force(RqId(id), Time(now))
-    }
-
     pub(crate) fn show(&self) -> String {
-        let mut shown = String::new();
-        self.scheduler.show(&mut shown).expect("a string takes everything");
-        shown
+        shown(&*self.scheduler)
     }
 
     pub(crate) fn shows(&self, text: &str) -> bool {
         self.show().contains(text)
     }
+}
+
+/// The text that a scheduler shows of itself.
+pub(crate) fn shown(scheduler: &(impl Scheduler + ?Sized)) -> String {
+    let mut text = String::new();
+    scheduler.show(&mut text).expect("a text takes everything");
+    text
 }
 
 /// An operation of eight sectors in class best-effort.
@@ -115,7 +116,7 @@ pub(crate) fn write(sector: u64) -> Info {
 }
 
 pub(crate) fn in_class(class: Class, sector: u64) -> Info {
-    Info { priority: IoPriority { class, level: 4 }, ..read(sector) }
+    of_level(class, 4, read(sector))
 }
 
 pub(crate) fn real_time(sector: u64) -> Info {
@@ -143,4 +144,34 @@ pub(crate) fn lone(of: ClientId, sector: u64, op: Op) -> Info {
 /// A request that has this ticket completed.
 pub(crate) fn completed(ticket: Option<Ticket>, info: &Info, at: Time) -> Report {
     Report::of(Event::Completed(ticket), info, at)
+}
+
+/// The same request in another class and level.
+pub(crate) fn of_level(class: Class, level: u8, info: Info) -> Info {
+    Info { priority: IoPriority { class, level }, ..info }
+}
+
+/// `bfq` with clients 1 to `nr_clients`, without weight raising, so that shares are those of the weights.
+pub(crate) fn steady_bfq(nr_clients: usize) -> Bfq {
+    let mut bfq = Bfq::new();
+    bfq.set_knob("low_latency", 0).expect("there is such a knob");
+    bfq.reserve(1024);
+    (1..=nr_clients).for_each(|of| bfq.join(client(of), &ClientSettings::default()));
+    bfq
+}
+
+/// The group that has this place for the `times`th time, below the root.
+pub(crate) fn join_group(bfq: &mut Bfq, place: usize, times: u32) -> GroupId {
+    let group = GroupId::new(place, times);
+    bfq.join_group(group, &GroupSettings { weight: 100, parent: GroupId::ROOT });
+    group
+}
+
+pub(crate) fn in_group(group: GroupId) -> ClientSettings {
+    ClientSettings { group, ..ClientSettings::default() }
+}
+
+/// A request is over, and its scheduler is told.
+pub(crate) fn complete(bfq: &mut Bfq, ticket: Option<Ticket>, info: &Info, at: Time) {
+    bfq.observe(Feedback::Events(&[completed(ticket, info, at)], at));
 }
