@@ -152,32 +152,32 @@ mod tests {
     #[test]
     fn an_error_names_the_offending_word_and_what_would_be_right() {
         let others = "file, nbd and rbd come with the crate blkmq-drivers, by blkmq_drivers::open";
-        assert_eq!(
-            error_of(""),
-            format!("a device spec begins with the name of a device: null, hdd, ram, ssd, cloud; {others}")
-        );
-        for name in ["nul", "file"] {
-            let known = format!("there is no device \"{name}\"; there are: null, hdd, ram, ssd, cloud");
-            assert_eq!(error_of(&format!("{name},bs=512")), format!("{known}; {others}"));
+        let known = "there are: null, hdd, ram, ssd, cloud";
+        for (spec, expected) in [
+            ("", format!("a device spec begins with the name of a device: null, hdd, ram, ssd, cloud; {others}")),
+            ("nul,bs=512", format!("there is no device \"nul\"; {known}; {others}")),
+            ("file,bs=512", format!("there is no device \"file\"; {known}; {others}")),
+        ] {
+            assert_eq!(error_of(spec), expected);
         }
-        assert_eq!(error_of("null,"), "device null: \"\" is not of the form name=value");
-        assert_eq!(error_of("null,bs"), "device null: \"bs\" is not of the form name=value");
-        assert!(
-            error_of("null,depth=1").starts_with("device null: there is no parameter \"depth\"; there are: submit_q")
-        );
-        assert_eq!(error_of("null,irqmode=1,irqmode=1"), "device null: irqmode is given twice");
-        assert_eq!(error_of("null,irqmode="), "device null: irqmode=\"\": a number is missing");
-        assert_eq!(error_of("null,irqmode=3"), "device null: irqmode=\"3\": give a number from 0 to 2");
+        for (parameters, expected) in [
+            ("", "\"\" is not of the form name=value"),
+            ("bs", "\"bs\" is not of the form name=value"),
+            ("irqmode=1,irqmode=1", "irqmode is given twice"),
+            ("irqmode=", "irqmode=\"\": a number is missing"),
+            ("irqmode=3", "irqmode=\"3\": give a number from 0 to 2"),
+            (
+                "submit_queues=99999999999999999999",
+                "submit_queues=\"99999999999999999999\": give a number from 1 to 1024",
+            ),
+            ("completion_nsec=1h", "completion_nsec=\"1h\": \"h\" is no unit; there are: ns, us, ms, s"),
+        ] {
+            assert_eq!(error_of(&format!("null,{parameters}")), format!("device null: {expected}"));
+        }
+        let unknown = error_of("null,depth=1");
+        assert!(unknown.starts_with("device null: there is no parameter \"depth\"; there are: submit_q"), "{unknown}");
         assert_eq!(error_of("null,irqmode=1,x=\n"), error_of("null,x=1"), "names are checked before values");
         assert!(!error_of("null,bs=5\n12").contains('\n'));
-        assert_eq!(
-            error_of("null,submit_queues=99999999999999999999"),
-            "device null: submit_queues=\"99999999999999999999\": give a number from 1 to 1024"
-        );
-        assert_eq!(
-            error_of("null,completion_nsec=1h"),
-            "device null: completion_nsec=\"1h\": \"h\" is no unit; there are: ns, us, ms, s"
-        );
     }
 
     /// Red before, when a size in KiB was shown in bytes and without a unit, and some parameters were not shown.

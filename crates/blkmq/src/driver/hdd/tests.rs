@@ -14,19 +14,7 @@ use crate::request::bio::{Bio, Flags};
 use crate::request::buffer::Buffer;
 
 const MS: u64 = 1_000_000;
-const FUA: Flags = Flags { fua: true, ..NO_FLAGS };
-const NO_FLAGS: Flags = Flags {
-    sync: false,
-    fua: false,
-    preflush: false,
-    readahead: false,
-    meta: false,
-    nowait: false,
-    polled: false,
-    at_head: false,
-    nomerge: false,
-    nounmap: false,
-};
+const FUA: Flags = Flags { fua: true, ..Flags::NONE };
 
 fn hdd(parameters: &str) -> Hdd {
     Hdd::new(parameters.parse::<Config>().unwrap())
@@ -56,10 +44,10 @@ fn run(hdd: &Hdd, queue: &mut Harness<'_>, now: Time) -> Vec<(u64, Time)> {
 #[test]
 fn a_write_is_over_when_it_is_in_the_cache_if_there_is_one() {
     for (parameters, flags, range) in [
-        ("", NO_FLAGS, 10_000..30_000),
+        ("", Flags::NONE, 10_000..30_000),
         ("", FUA, MS..30 * MS),
         ("fua=0", FUA, 10_000..30_000),
-        ("write_cache=0", NO_FLAGS, MS..30 * MS),
+        ("write_cache=0", Flags::NONE, MS..30 * MS),
     ] {
         let hdd = hdd(parameters);
         let mut queue = Harness::new(&hdd, 0);
@@ -181,23 +169,6 @@ fn reads_are_answered_from_the_cache_and_from_what_was_read_ahead() {
     assert!(over[0].1.since(later) < 2 * MS, "{over:?}");
 }
 
-#[test]
-fn a_request_given_up_to_a_timeout_is_not_completed_later() {
-    for parameters in ["", "write_cache=0"] {
-        let hdd = hdd(parameters);
-        let mut queue = Harness::new(&hdd, 0);
-        (0..4).for_each(|number| queue.push(write(number << 28)));
-        queue.issue(Time(0));
-        for tag in [0, 2, 3] {
-            let (bio, status) = queue.expire(tag, Time(100)).expect("the disk gives it up");
-            assert_eq!((bio.user_data, status), (u64::from(tag) << 28, Status::Timeout));
-        }
-        let over = run(&hdd, &mut queue, Time(200));
-        assert_eq!(over.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1 << 28], "{parameters}");
-        assert_eq!(hdd.pending.with(0, |drive| drive.load()).unwrap().0, 0);
-    }
-}
-
 /// Red if the disk tells a time of a command before the heads have chosen it, or does not keep to a time that it told.
 #[test]
 fn a_time_is_told_of_what_the_disk_has_begun_with() {
@@ -216,46 +187,6 @@ fn a_time_is_told_of_what_the_disk_has_begun_with() {
     for (due, left) in [(cached, 1), (chosen, 1)] {
         assert_eq!(queue.poll(due.expect("it was told")).len(), 1);
         assert_eq!(queue.due_times().0, left);
-    }
-}
-
-#[test]
-fn a_power_loss_takes_what_was_neither_flushed_nor_forced() {
-    let hdd = hdd("memory_backed=1,size=16M");
-    let mut queue = Harness::new(&hdd, 0);
-    let filled = |sector, byte| Bio::write(sector, Buffer::from(&[byte; 512][..]));
-    let mut finish = |bio| {
-        queue.push(bio);
-        queue.issue(Time(0));
-        let mut done = Vec::new();
-        while let Some(at) = hdd.next_event(0).time() {
-            done.append(&mut queue.poll(at));
-        }
-        done.remove(0)
-    };
-    for bio in [filled(0, 1), Bio::flush(), filled(0, 2), filled(1, 3).with_flags(FUA), filled(2, 4)] {
-        assert!(finish(bio).1.is_ok());
-    }
-    let mut first_bytes = || {
-        let (bio, status) = finish(Bio::read(0, Buffer::zeroed(3 * 512)));
-        status.is_ok().then(|| bio.buffers.iter().flat_map(|buffer| [buffer[0], buffer[512], buffer[1024]]).collect())
-    };
-    assert_eq!(first_bytes(), Some(vec![2, 3, 4]));
-    hdd.lose_power();
-    assert_eq!(first_bytes(), None, "a disk without power answers nothing");
-    hdd.restore_power();
-    assert_eq!(first_bytes(), Some(vec![1, 3, 0]));
-}
-
-#[test]
-fn parameters_that_contradict_each_other_are_refused_with_the_reason() {
-    for (parameters, reason) in [
-        ("seek_average=1us", "a longer seek takes longer: seek_track <= seek_average <= seek_full"),
-        ("cache_size=1,max_sectors=4096", "a request of max_sectors=4096 does not fit into cache_size"),
-        ("size=2G,gb=1", "give size or gb, not both"),
-        ("bs=1000", "bs=1000 is not one of 512, 1024, 2048, 4096"),
-    ] {
-        assert_eq!(parameters.parse::<Config>().unwrap_err().to_string(), reason, "{parameters}");
     }
 }
 

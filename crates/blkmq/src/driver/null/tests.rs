@@ -4,6 +4,7 @@ use blkmq_sched::{Op, Time};
 
 use super::{Config, Null};
 use crate::driver::harness::Harness;
+use crate::driver::tests::numbers;
 use crate::driver::{Driver, Topology};
 use crate::request::Status;
 use crate::request::bio::{Bio, Flags};
@@ -16,14 +17,6 @@ fn null(parameters: &str) -> Null {
 /// A write of 4 KiB that carries `number` as its user data.
 fn write(number: u64) -> Bio {
     Bio::write(8 * number, Buffer::zeroed(4096)).with_user_data(number)
-}
-
-fn numbers(done: Vec<(Bio, Status)>) -> Vec<u64> {
-    done.into_iter()
-        .map(|(bio, status)| (bio.user_data, status))
-        .inspect(|done| assert!(done.1.is_ok()))
-        .map(|d| d.0)
-        .collect()
 }
 
 #[test]
@@ -105,21 +98,6 @@ fn a_swallowed_request_ends_only_by_its_timeout() {
 }
 
 #[test]
-fn a_request_given_up_to_a_timeout_is_not_completed_later() {
-    let null = null("irqmode=2,completion_nsec=100");
-    let mut queue = Harness::new(&null, 0);
-    (0..3).for_each(|number| queue.push(write(number)));
-    queue.issue(Time(0));
-    let (bio, status) = queue.expire(0, Time(50)).expect("the device gives it up");
-    assert_eq!((bio.user_data, status), (0, Status::Timeout));
-    assert_eq!(numbers(queue.poll(Time(100))), [1, 2]);
-    queue.push(write(3));
-    queue.issue(Time(100));
-    assert!(queue.expire(0, Time(150)).is_some());
-    assert_eq!(null.next_event(0).time(), None, "the device keeps no place for what it gave up");
-}
-
-#[test]
 fn bad_blocks_fail_what_touches_them_and_nothing_else() {
     let null = null("memory_backed=1,discard=1,badblocks=16-23");
     let mut queue = Harness::new(&null, 0);
@@ -156,27 +134,6 @@ fn data_comes_back_whatever_the_scatter_lists() {
     let (bio, _) = queue.run(Bio::read(0, Buffer::from(&[7; 32 * 512][..])));
     let read = bio.buffers.iter().next().unwrap().to_vec();
     assert!(read[..5 * 512].iter().chain(&read[16 * 512..]).all(|&byte| byte == 0), "what was not written is zero");
-}
-
-#[test]
-fn a_power_loss_takes_what_was_neither_flushed_nor_forced() {
-    let null = null("irqmode=0,memory_backed=1,cache_size=1,size=1M");
-    let mut queue = Harness::new(&null, 0);
-    let filled = |sector, byte| Bio::write(sector, Buffer::from(&[byte; 512][..]));
-    queue.run(filled(0, 1));
-    queue.run(Bio::flush());
-    queue.run(filled(0, 2));
-    queue.run(filled(1, 3).with_flags(Flags { fua: true, ..Flags::default() }));
-    queue.run(filled(2, 4));
-    let mut first_bytes = || {
-        let (bio, status) = queue.run(Bio::read(0, Buffer::zeroed(3 * 512)));
-        status.is_ok().then(|| bio.buffers.iter().flat_map(|buffer| [buffer[0], buffer[512], buffer[1024]]).collect())
-    };
-    assert_eq!(first_bytes(), Some(vec![2, 3, 4]));
-    null.lose_power();
-    assert_eq!(first_bytes(), None, "a device without power answers nothing");
-    null.restore_power();
-    assert_eq!(first_bytes(), Some(vec![1, 3, 0]));
 }
 
 #[test]
@@ -225,19 +182,4 @@ fn limits_follow_the_parameters_with_null_blks_defaults() {
     assert_eq!((limits.capacity_sectors, limits.logical_block_size, limits.max_sectors), (1 << 21, 4096, 64));
     assert_eq!((limits.write_cache, limits.fua, limits.rotational), (true, true, true));
     assert!(limits.max_op_sectors(Op::Discard) > 0 && limits.max_op_sectors(Op::WriteZeroes) > 0);
-}
-
-#[test]
-fn parameters_that_contradict_each_other_are_refused_with_the_reason() {
-    for (parameters, reason) in [
-        ("discard=1", "discard=1 needs memory_backed=1"),
-        ("cache_size=1", "cache_size needs memory_backed=1"),
-        ("bs=1000", "bs=1000 is not one of 512, 1024, 2048, 4096"),
-        ("size=1536,bs=1024", "a size of 1536 bytes is no multiple of bs=1024"),
-        ("size=1M,gb=1", "give size or gb, not both"),
-        ("max_sectors=7,bs=4096", "max_sectors=7 is less than a block of 8 sectors"),
-        ("submit_queues=1024", "1024 default, 0 read and 1 polled hardware queues are more than 1024"),
-    ] {
-        assert_eq!(parameters.parse::<Config>().unwrap_err().to_string(), reason, "{parameters}");
-    }
 }

@@ -21,10 +21,16 @@ fn note_lock(wait: Wait, _: u64) {
 fn reap_all(submitter: &mut Submitter) {
     while submitter.nr_outstanding() > 0 {
         submitter.poll();
-        while let Some(completion) = submitter.reap() {
-            assert!(completion.status.is_ok());
-        }
+        submitter.reap_all(|completion| assert!(completion.status.is_ok()));
     }
+}
+
+/// A submitter of a queue under one lock, in front of a device that is quick.
+fn under_one_lock(scheduler: &str) -> (RequestQueue, Submitter) {
+    let builder = RequestQueue::builder(spec::open("null,irqmode=0").unwrap()).scheduler(scheduler);
+    let q = builder.locking(Locking::Single).build().unwrap();
+    let submitter = q.submitter(&Client::new("alone")).unwrap();
+    (q, submitter)
 }
 
 /// Red if a wait is not counted, when a free lock is counted, and when the meter is read in another order.
@@ -59,9 +65,7 @@ fn who_finds_the_lock_taken_counts_the_wait() {
 #[test]
 fn one_lock_dispatches_one_by_one_and_none_in_batches() {
     for (scheduler, batches) in [("mq-deadline", 4), ("none", 1)] {
-        let driver = spec::open("null,irqmode=0").unwrap();
-        let q = RequestQueue::builder(driver).scheduler(scheduler).locking(Locking::Single).build().unwrap();
-        let mut submitter = q.submitter(&Client::new("alone")).unwrap();
+        let (q, mut submitter) = under_one_lock(scheduler);
         for number in 0..4 {
             submitter.submit(Bio::read(number * 64, Buffer::zeroed(4096))).unwrap();
         }
@@ -74,9 +78,7 @@ fn one_lock_dispatches_one_by_one_and_none_in_batches() {
 /// Red if a dispatcher keeps the tags of requests that another thread was faster to choose.
 #[test]
 fn tags_for_requests_that_have_gone_come_back() {
-    let driver = spec::open("null,irqmode=0").unwrap();
-    let q = RequestQueue::builder(driver).scheduler("mq-deadline").locking(Locking::Single).build().unwrap();
-    let mut submitter = q.submitter(&Client::new("slower")).unwrap();
+    let (q, mut submitter) = under_one_lock("mq-deadline");
     let quiesce = q.quiesce();
     submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
     submitter.flush_plug();
@@ -119,11 +121,11 @@ fn each_wait_is_told_of_once() {
     let (mut over, mut refused) = (0, 0);
     while submitter.nr_outstanding() > 0 {
         submitter.poll();
-        while let Some(completion) = submitter.reap() {
+        over += submitter.reap_all(|completion| {
             let is_refused = completion.status == Status::Again;
             assert!(!is_refused || completion.issued == Time(0));
-            (over, refused) = (over + 1, refused + u32::from(is_refused));
-        }
+            refused += u32::from(is_refused);
+        });
     }
     // The flush waits for nothing, and no scheduler is asked for it.
     assert_eq!((over, refused, waits()), (7, 1, [0, 6]));
