@@ -3,9 +3,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::device::{ONE_QUEUE, Recorder, read, reap, write};
-use blkmq::driver::spec;
-use blkmq::{Accounting, Client, Clock, DiskStats, Flags, Notify, RequestQueue, Status, Submitter, Time, VirtualClock};
+use crate::device::{Drive, ONE_QUEUE, Recorder, join, open, read, reap, virtual_queue, write};
+use blkmq::{Accounting, DiskStats, Flags, Notify, RequestQueue, Status, Submitter, Time};
 
 const MS: u64 = 1_000_000;
 
@@ -20,14 +19,8 @@ const CASES: [(&str, &str, Accounting, u32); 4] = [
 #[test]
 fn inflight_is_what_the_device_has_and_field_9_what_the_queue_has() {
     for (device, scheduler, accounting, depth) in CASES {
-        let clock = VirtualClock::new();
-        let q = RequestQueue::builder(spec::open(device).expect("the spec is good"))
-            .scheduler(scheduler)
-            .accounting(accounting)
-            .clock(Clock::Virtual(clock.clone()))
-            .build()
-            .expect("the queue is good");
-        let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+        let (q, clock) = virtual_queue(open(device), |q| q.scheduler(scheduler).accounting(accounting));
+        let mut submitter = join(&q);
         let check = |inflight: [u32; 2], what: &str| {
             assert_eq!(q.inflight(), inflight, "{device} {scheduler} {accounting:?}: {what}");
             assert_eq!(q.busy_tags(), inflight.iter().sum::<u32>(), "{device} {scheduler}: {what}");
@@ -37,13 +30,10 @@ fn inflight_is_what_the_device_has_and_field_9_what_the_queue_has() {
         assert_eq!(q.disk_stats().in_flight, 0, "what is plugged has not entered");
         submitter.flush_plug();
         check([1, 0], "one read");
-        submitter.submit(write(100, 8)).expect("there is a slot");
-        submitter.flush_plug();
+        submitter.submit_now(write(100, 8));
         check([1, 1], "a read and a write");
-        submitter.submit(read(200, 8)).expect("there is a slot");
-        submitter.flush_plug();
-        submitter.submit(write(300, 8)).expect("there is a slot");
-        submitter.flush_plug();
+        submitter.submit_now(read(200, 8));
+        submitter.submit_now(write(300, 8));
         check(if depth == 2 { [1, 1] } else { [2, 2] }, "two reads and two writes, as far as there are tags");
         assert_eq!(q.disk_stats().in_flight, 4, "what waits counts");
 
@@ -74,20 +64,14 @@ impl Notify for Look {
 /// counted.
 #[test]
 fn what_another_thread_completed_is_counted_before_it_is_delivered() {
-    let clock = VirtualClock::new();
-    let q = RequestQueue::builder(spec::open("null,irqmode=2,completion_nsec=1ms").expect("the spec is good"))
-        .clock(Clock::Virtual(clock.clone()))
-        .build()
-        .expect("the queue is good");
-    let mut submitters = [0; 3].map(|_| q.submitter(&Client::new("test")).expect("there is a place"));
+    let (q, clock) = virtual_queue(open("null,irqmode=2,completion_nsec=1ms"), |q| q);
+    let mut submitters = [0; 3].map(|_| join(&q));
     let [first, second, other] = &mut submitters;
     let look = Arc::new(Look(q.clone(), Mutex::default()));
     first.set_notify(Some(look.clone()));
     second.set_notify(Some(look.clone()));
-    first.submit(read(0, 8)).expect("there is a slot");
-    first.flush_plug();
-    second.submit(write(100, 8)).expect("there is a slot");
-    second.flush_plug();
+    first.submit_now(read(0, 8));
+    second.submit_now(write(100, 8));
     clock.advance(MS);
     look.1.lock().expect("no test goes on after a panic").clear();
     other.poll();
@@ -110,14 +94,13 @@ fn what_is_refused_leaves_nothing_in_flight() {
             [(Accounting::PerThread, "1"), (Accounting::Shared, "1"), (Accounting::PerThread, "0")]
         {
             let what = format!("{scheduler} {accounting:?} iostats={iostats}");
-            let device = Recorder::new(spec::open("null").expect("the spec is good").limits(), ONE_QUEUE);
+            let device = Recorder::new(open("null").limits(), ONE_QUEUE);
             let q = RequestQueue::builder(device.clone()).scheduler(scheduler).accounting(accounting).build();
             let q = q.expect("the queue is good");
             q.change_knob("nr_requests", "1").expect("it is in range").wait().expect("nothing is in flight");
             q.set_knob("iostats", iostats).expect("the knob is there");
-            let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
-            submitter.submit(read(0, 8)).expect("there is a slot");
-            submitter.flush_plug();
+            let mut submitter = join(&q);
+            submitter.submit_now(read(0, 8));
             let counted = u64::from(iostats == "1");
             let refused = |submitter: &mut Submitter, why: &str| {
                 // Two operations that merge in the plug, so that one request has both.

@@ -7,32 +7,24 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::device::{ONE_QUEUE, Random, first_seed};
-use blkmq::driver::{Batch, Done, Driver, Topology};
-use blkmq::{
-    Accounting, Bio, Buffer, Client, Clock, DiskStats, Flags, Limits, Op, RequestQueue, RqId, SectorRange, Status,
-};
+use crate::device::front::Front;
+use crate::device::{ONE_QUEUE, Random, Recorder, first_seed, virtual_queue};
+use blkmq::driver::Topology;
+use blkmq::{Accounting, Bio, Buffer, Client, DiskStats, Flags, Limits, Op, RequestQueue, RqId, SectorRange, Status};
 use blkmq::{Submitter, Time, VirtualClock};
 
-const LIMITS: Limits = Limits {
-    capacity_sectors: 1 << 30,
-    missing_bytes: 0,
-    logical_block_size: 512,
-    physical_block_size: 512,
-    max_sectors: 64,
-    max_segments: 64,
-    max_segment_size: 1 << 20,
-    boundary_sectors: 0,
-    max_discard_sectors: 128,
-    max_discard_segments: 1,
-    max_write_zeroes_sectors: 256,
-    write_cache: true,
-    fua: false,
-    no_flush: false,
-    rotational: false,
-    pages_align: 0,
-    read_only: false,
-};
+fn limits() -> Limits {
+    Limits {
+        capacity_sectors: 1 << 30,
+        max_sectors: 64,
+        max_segments: 64,
+        max_segment_size: 1 << 20,
+        max_discard_sectors: 128,
+        max_write_zeroes_sectors: 256,
+        write_cache: true,
+        ..Limits::default()
+    }
+}
 
 /// Three ranges with gaps, and sectors behind them that belong to none.
 const RANGE: u64 = 1 << 24;
@@ -42,21 +34,52 @@ const AREAS: u64 = 4;
 type Ended = (Op, Ranges, Time);
 type Ranges = Vec<(u64, u32)>;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Kept {
-    random: Option<Random>,
+    random: Random,
     held: Vec<(RqId, Op, Ranges)>,
     finished: Vec<(RqId, Status)>,
     ended: Vec<Ended>,
 }
 
 /// A device that takes a request, refuses it, gives it back or finishes it at once, by chance.
-#[derive(Debug, Default)]
-struct Moody(Mutex<Kept>);
+type Moody = Front<Mutex<Kept>>;
+
+fn moody(random: Random) -> Arc<Moody> {
+    let kept = Kept { random, held: Vec::new(), finished: Vec::new(), ended: Vec::new() };
+    // There are few tags, so that requests wait in the scheduler, where they can merge.
+    let inner = Recorder::new(limits(), Topology { depth: 3, ..ONE_QUEUE });
+    Arc::new(Front {
+        queue_rqs: |front, _, batch, now| {
+            let mut kept = front.kept();
+            while let Some(rq) = batch.next_request() {
+                let (op, ranges) = (rq.op(), rq.ranges().collect());
+                match kept.random.below(10) {
+                    0 => batch.refuse(rq),
+                    1 => batch.requeue(rq),
+                    2 => {
+                        kept.ended.push((op, ranges, now));
+                        batch.finish(rq, Status::Ok);
+                    }
+                    _ => {
+                        let id = batch.start(rq);
+                        kept.held.push((id, op, ranges));
+                    }
+                }
+            }
+        },
+        poll: |front, _, done, _| {
+            for (id, status) in front.kept().finished.drain(..) {
+                done.complete(id, status).expect("each request finishes once");
+            }
+        },
+        ..Front::new(inner, Mutex::new(kept))
+    })
+}
 
 impl Moody {
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().expect("no test goes on after a panic in the device")
+        self.state.lock().expect("no test goes on after a panic in the device")
     }
 
     /// Ends one of the requests that the device holds, if any. A poll at `now` finds it.
@@ -67,46 +90,6 @@ impl Moody {
             let (id, op, ranges) = kept.held.remove(at);
             kept.finished.push((id, random.pick(&[Status::Ok, Status::Ok, Status::Ok, Status::Medium])));
             kept.ended.push((op, ranges, now));
-        }
-    }
-}
-
-impl Driver for Moody {
-    fn name(&self) -> &'static str {
-        "moody"
-    }
-
-    fn limits(&self) -> Limits {
-        LIMITS
-    }
-
-    fn topology(&self) -> Topology {
-        // There are few tags, so that requests wait in the scheduler, where they can merge.
-        Topology { depth: 3, ..ONE_QUEUE }
-    }
-
-    fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, now: Time) {
-        let mut kept = self.kept();
-        while let Some(rq) = batch.next_request() {
-            let (op, ranges) = (rq.op(), rq.ranges().collect());
-            match kept.random.as_mut().map_or(9, |random| random.below(10)) {
-                0 => batch.refuse(rq),
-                1 => batch.requeue(rq),
-                2 => {
-                    kept.ended.push((op, ranges, now));
-                    batch.finish(rq, Status::Ok);
-                }
-                _ => {
-                    let id = batch.start(rq);
-                    kept.held.push((id, op, ranges));
-                }
-            }
-        }
-    }
-
-    fn poll(&self, _: u16, done: &mut Done<'_>, _: Time) {
-        for (id, status) in self.kept().finished.drain(..) {
-            done.complete(id, status).expect("each request finishes once");
         }
     }
 }
@@ -181,16 +164,10 @@ fn range(at: u64) -> SectorRange {
 
 impl Rig {
     fn new(random: Random, scheduler: &str, accounting: Accounting, merges: bool) -> Self {
-        let device = Arc::new(Moody(Mutex::new(Kept { random: Some(random.clone()), ..Kept::default() })));
-        let clock = VirtualClock::new();
-        let q = RequestQueue::builder(device.clone())
-            .scheduler(scheduler)
-            .clock(Clock::Virtual(clock.clone()))
-            .accounting(accounting)
-            .ranges((0..3).map(range).collect())
-            .io_timeout_ms(u32::MAX)
-            .build()
-            .expect("the queue is good");
+        let device = moody(random.clone());
+        let (q, clock) = virtual_queue(device.clone(), |q| {
+            q.scheduler(scheduler).accounting(accounting).ranges((0..3).map(range).collect()).io_timeout_ms(u32::MAX)
+        });
         if scheduler != "none" {
             let mut change = q.change_knob("nr_requests", "256").expect("the number is in range");
             change.poll().expect("nothing is in flight").expect("there is a scheduler");
@@ -268,11 +245,7 @@ impl Rig {
         let bio = self.bio();
         let (op, sector, length) = (bio.op, bio.sector, bio.nr_sectors);
         if self.submitters[who].submit(bio).is_ok() {
-            let most = match op {
-                Op::Discard => LIMITS.max_discard_sectors,
-                Op::WriteZeroes => LIMITS.max_write_zeroes_sectors,
-                _ => LIMITS.max_sectors,
-            };
+            let most = limits().max_op_sectors(op);
             self.submitted.insert(sector, (sector + length, now));
             if self.is_counted() {
                 let parts = length.div_ceil(most.into());

@@ -1,22 +1,17 @@
 //! Busy time under loads that are mostly idle. Published failures of Linux before 6.10: 10 % busy was shown as 80 %,
 //! and short requests with 4 ms of pause between them as 90 %.
 
-use crate::device::{Random, first_seed, read};
-use blkmq::driver::spec;
-use blkmq::{Accounting, Client, Clock, RequestQueue, SectorRange, VirtualClock};
+use crate::device::{Drive, Random, first_seed, join, open, read, virtual_queue};
+use blkmq::{Accounting, Clock, RequestQueue, SectorRange, VirtualClock};
 
 const US: u64 = 1000;
 const SECOND: u64 = 1_000_000_000;
 
 /// Busy time as a share of the time that passed, in tenths of a percent, for requests of `busy` ns each `period` ns.
 fn share(busy: u64, period: u64, accounting: Accounting, mut jitter: impl FnMut() -> u64) -> u64 {
-    let clock = VirtualClock::new();
-    let q = RequestQueue::builder(spec::open(&format!("null,irqmode=2,completion_nsec={busy}")).expect("good"))
-        .accounting(accounting)
-        .clock(Clock::Virtual(clock.clone()))
-        .build()
-        .expect("the queue is good");
-    let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+    let (q, clock) =
+        virtual_queue(open(&format!("null,irqmode=2,completion_nsec={busy}")), |q| q.accounting(accounting));
+    let mut submitter = join(&q);
     let mut next = 0;
     while clock.now().0 < 20 * SECOND {
         clock.advance_to(blkmq::Time(next + jitter()));
@@ -70,18 +65,13 @@ fn an_idle_disk_with_an_irregular_load_is_shown_idle() {
 /// Red if time is counted twice when requests of two submitters overlap, or if a gap between requests is counted.
 #[test]
 fn overlapping_requests_count_once() {
-    let clock = VirtualClock::new();
-    let q = RequestQueue::builder(spec::open("null,irqmode=2,completion_nsec=30ms").expect("the spec is good"))
-        .clock(Clock::Virtual(clock.clone()))
-        .build()
-        .expect("the queue is good");
-    let mut submitters = [0; 2].map(|_| q.submitter(&Client::new("test")).expect("there is a place"));
+    let (q, clock) = virtual_queue(open("null,irqmode=2,completion_nsec=30ms"), |q| q);
+    let mut submitters = [0; 2].map(|_| join(&q));
     // The requests begin at 0 and 20, end at 30 and 50, and begin again at 100: half of the time is busy.
     for round in 0..100 {
         for (submitter, at) in submitters.iter_mut().zip([0, 20]) {
             clock.advance_to(blkmq::Time((round * 100 + at) * 1_000_000));
-            submitter.submit(read(at * 100, 8)).expect("there is a slot");
-            submitter.flush_plug();
+            submitter.submit_now(read(at * 100, 8));
         }
         for submitter in &mut submitters {
             while submitter.wait(1, None).is_ready() {
@@ -103,12 +93,12 @@ fn what_passed_before_a_queue_or_a_range_was_there_does_not_count() {
     let clock = VirtualClock::new();
     clock.advance_to(blkmq::Time(tick - 1000));
     let range = |name: &str| SectorRange { name: name.to_owned(), first: 0, nr_sectors: 1000 };
-    let q = RequestQueue::builder(spec::open("null,irqmode=2,completion_nsec=2000").expect("the spec is good"))
+    let q = RequestQueue::builder(open("null,irqmode=2,completion_nsec=2000"))
         .clock(Clock::Virtual(clock.clone()))
         .ranges(vec![range("first")])
         .build()
         .expect("the queue is good");
-    let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+    let mut submitter = join(&q);
     let mut busy = || {
         submitter.submit(read(0, 8)).expect("there is a slot");
         assert!(submitter.wait(1, None).is_ready() && submitter.reap().is_some());

@@ -1,23 +1,16 @@
 //! As block/018 of blktests, the times of reads, writes and discards on a device of known latency; and block/024,
 //! requests of less than a tick that add up.
 
-use std::sync::Arc;
-
-use crate::device::{Claims, ONE_QUEUE, Recorder, read, write};
-use blkmq::driver::spec;
-use blkmq::{Accounting, Bio, Client, Clock, DiskStats, Limits, RequestQueue, Status, Submitter, Time, VirtualClock};
+use crate::device::front::claiming;
+use crate::device::{Drive, ONE_QUEUE, Recorder, join, open, read, virtual_queue, write};
+use blkmq::{Accounting, Bio, DiskStats, Limits, RequestQueue, Status, Submitter, Time};
 
 fn queue(completion: &str, scheduler: &str, accounting: Accounting) -> (RequestQueue, Submitter) {
-    let inner = spec::open(&format!("null,irqmode=2,completion_nsec={completion}")).expect("the spec is good");
+    let inner = open(&format!("null,irqmode=2,completion_nsec={completion}"));
     // The device has no data to discard, but a discard can take time.
     let limits = Limits { max_discard_sectors: 1 << 20, max_discard_segments: 1, ..inner.limits() };
-    let q = RequestQueue::builder(Arc::new(Claims { limits, inner }))
-        .scheduler(scheduler)
-        .accounting(accounting)
-        .clock(Clock::Virtual(VirtualClock::new()))
-        .build()
-        .expect("the queue is good");
-    let submitter = q.submitter(&Client::new("test")).expect("there is a place");
+    let (q, _) = virtual_queue(claiming(limits, inner), |q| q.scheduler(scheduler).accounting(accounting));
+    let submitter = join(&q);
     (q, submitter)
 }
 
@@ -49,9 +42,7 @@ fn times_are_the_latencies_of_the_device() {
             // Two requests at a time each take as long as one.
             submitter.submit(read(0, 8)).expect("there is a slot");
             submitter.submit(read(100, 8)).expect("there is a slot");
-            while submitter.wait(1, None).is_ready() {
-                while submitter.reap().is_some() {}
-            }
+            submitter.finish();
             let stat = q.disk_stats();
             assert_eq!(ticks(&stat), [3000, 1000, 2000]);
             assert_eq!(stat.time_in_queue, 6000);
@@ -80,14 +71,9 @@ fn requests_of_less_than_a_tick_add_up() {
 /// has passed is counted when it ends.
 #[test]
 fn a_long_request_shows_as_busy_before_it_ends() {
-    let clock = VirtualClock::new();
-    let q = RequestQueue::builder(spec::open("null,irqmode=2,completion_nsec=10s").expect("the spec is good"))
-        .clock(Clock::Virtual(clock.clone()))
-        .build()
-        .expect("the queue is good");
-    let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
-    submitter.submit(read(0, 8)).expect("there is a slot");
-    submitter.flush_plug();
+    let (q, clock) = virtual_queue(open("null,irqmode=2,completion_nsec=10s"), |q| q);
+    let mut submitter = join(&q);
+    submitter.submit_now(read(0, 8));
     for second in 1..=10 {
         clock.advance(1_000_000_000);
         let stat = q.disk_stats();
@@ -102,14 +88,11 @@ fn a_long_request_shows_as_busy_before_it_ends() {
 /// first.
 #[test]
 fn an_operation_that_was_split_is_over_with_its_last_part() {
-    let limits = Limits { max_sectors: 8, ..spec::open("null").expect("the spec is good").limits() };
+    let limits = Limits { max_sectors: 8, ..open("null").limits() };
     let device = Recorder::new(limits, ONE_QUEUE);
-    let clock = VirtualClock::new();
-    let q = RequestQueue::builder(device.clone()).clock(Clock::Virtual(clock.clone())).build().unwrap();
-    let client = Client::new("test");
-    let (mut submitter, mut other) = (q.submitter(&client).unwrap(), q.submitter(&client).unwrap());
-    submitter.submit(write(0, 16)).expect("there are slots");
-    submitter.flush_plug();
+    let (q, clock) = virtual_queue(device.clone(), |q| q);
+    let (mut submitter, mut other) = (join(&q), join(&q));
+    submitter.submit_now(write(0, 16));
     assert_eq!(device.nr_held(), 2);
     for (time, poller) in [(100, &mut other), (200, &mut submitter)] {
         clock.advance_to(Time(time));

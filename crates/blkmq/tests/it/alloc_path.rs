@@ -4,11 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::counting::allocations;
-use crate::device::{Claims, ONE_QUEUE, Recorder};
-use blkmq::driver::{Driver, spec};
-use blkmq::{
-    Bio, Buffer, Client, Clock, Flags, Limits, RequestQueue, Status, Submitter, VirtualClock, scheduler_names,
-};
+use crate::device::front::claiming;
+use crate::device::{Recorder, join, open, virtual_queue};
+use blkmq::driver::Driver;
+use blkmq::{Bio, Buffer, Flags, Limits, QueueCounters, RequestQueue, Status, Submitter, scheduler_names};
 
 /// How the operations of a round are submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +51,7 @@ fn allocated_in(submitter: &mut Submitter, bios: &mut VecDeque<Bio>, entry: Entr
 
 /// Checks that after two rounds to warm up, ten rounds allocate nothing.
 fn assert_allocation_free(q: &RequestQueue, make: impl Fn() -> Vec<Bio>, what: &str) {
-    let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+    let mut submitter = join(q);
     let mut bios: VecDeque<Bio> =
         make().into_iter().enumerate().map(|(at, bio)| bio.with_user_data(at as u64)).collect();
     for entry in ENTRIES {
@@ -113,13 +112,31 @@ const DEVICES: [&str; 8] = [
     "cloud,submit_queues=2,hw_queue_depth=8",
 ];
 
+/// A way of requests, devices on which they go that way, the requests, and what the counts show then.
+type Case = (&'static str, &'static [&'static str], fn() -> Vec<Bio>, fn(QueueCounters) -> bool);
+
+/// Red if requests allocate as they merge in the plug, are split, or come back from a driver that refuses them or gives
+/// them back.
 #[test]
-fn nothing_is_allocated_for_reads_and_writes() {
-    for scheduler in scheduler_names() {
-        for device in DEVICES {
-            let q = queue(spec::open(device).expect("the spec is good"), scheduler);
-            assert_allocation_free(&q, || scattered(100), &format!("{scheduler} {device}"));
-            assert!(q.counters().merges_plug + q.counters().merges_insert == 0);
+fn nothing_is_allocated_whatever_becomes_of_a_request() {
+    const SMALL: [&str; 2] = ["null,irqmode=0,max_sectors=8", "null,irqmode=2,completion_nsec=1000,max_sectors=8"];
+    let large = || -> Vec<Bio> { (0..8).map(|at| Bio::write(at * 1000, Buffer::zeroed(20 * 4096))).collect() };
+    let cases: [Case; 4] = [
+        ("no merge", &DEVICES, || scattered(100), |stats| stats.merges_plug + stats.merges_insert == 0),
+        ("merges in the plug", &DEVICES, || contiguous(100), |stats| stats.merges_plug > 500),
+        ("splits", &SMALL, large, |stats| stats.issued > 8 * 20),
+        (
+            "requeues",
+            &["null,irqmode=2,completion_nsec=1000,requeue=1,20,0,-1"],
+            || scattered(100),
+            |stats| stats.requeued > 0,
+        ),
+    ];
+    for (case, devices, bios, is_so) in cases {
+        for (scheduler, device) in scheduler_names().into_iter().flat_map(|of| devices.iter().map(move |on| (of, on))) {
+            let q = queue(open(device), scheduler);
+            assert_allocation_free(&q, bios, &format!("{case}: {scheduler} {device}"));
+            assert!(is_so(q.counters()), "{case}: {scheduler} {device}: {:?}", q.counters());
         }
     }
 }
@@ -127,10 +144,9 @@ fn nothing_is_allocated_for_reads_and_writes() {
 #[test]
 fn nothing_is_allocated_on_virtual_time() {
     for scheduler in scheduler_names() {
-        let driver = spec::open("null,irqmode=2,completion_nsec=500000,hw_queue_depth=4").expect("the spec is good");
-        let clock = Clock::Virtual(VirtualClock::new());
-        let q = RequestQueue::builder(driver).scheduler(scheduler).clock(clock).build().expect("the queue is good");
-        let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+        let driver = open("null,irqmode=2,completion_nsec=500000,hw_queue_depth=4");
+        let (q, _) = virtual_queue(driver, |q| q.scheduler(scheduler));
+        let mut submitter = join(&q);
         let mut bios: VecDeque<Bio> = scattered(100).into();
         for round in 0..12 {
             let allocated = allocated_in(&mut submitter, &mut bios, Entry::OneByOne, true);
@@ -140,35 +156,12 @@ fn nothing_is_allocated_on_virtual_time() {
 }
 
 #[test]
-fn nothing_is_allocated_by_merges_in_the_plug() {
-    for scheduler in scheduler_names() {
-        for device in DEVICES {
-            let q = queue(spec::open(device).expect("the spec is good"), scheduler);
-            assert_allocation_free(&q, || contiguous(100), &format!("{scheduler} {device}"));
-            assert!(q.counters().merges_plug > 500, "{scheduler} {device}: {:?}", q.counters());
-        }
-    }
-}
-
-#[test]
 fn nothing_is_allocated_by_merges_in_the_scheduler() {
     for device in &DEVICES[..4] {
-        let q = queue(spec::open(device).expect("the spec is good"), "mq-deadline");
+        let q = queue(open(device), "mq-deadline");
         q.change_knob("bypass", "0").unwrap().wait().expect("nothing is in flight");
         assert_allocation_free(&q, || interleaved(100), device);
         assert!(q.counters().merges_insert > 500, "{device}: {:?}", q.counters());
-    }
-}
-
-#[test]
-fn nothing_is_allocated_by_splits() {
-    for scheduler in scheduler_names() {
-        for device in ["null,irqmode=0,max_sectors=8", "null,irqmode=2,completion_nsec=1000,max_sectors=8"] {
-            let q = queue(spec::open(device).expect("the spec is good"), scheduler);
-            let large = || (0..8).map(|at| Bio::write(at * 1000, Buffer::zeroed(20 * 4096))).collect();
-            assert_allocation_free(&q, large, &format!("{scheduler} {device}"));
-            assert!(q.counters().issued > 8 * 20, "the writes are split");
-        }
     }
 }
 
@@ -179,16 +172,13 @@ fn nothing_is_allocated_by_flushes() {
     for scheduler in scheduler_names() {
         for fua in [false, true] {
             for device in &DEVICES[..4] {
-                let inner = spec::open(device).expect("the spec is good");
+                let inner = open(device);
                 let limits = Limits { write_cache: true, fua, ..inner.limits() };
-                let q = queue(Arc::new(Claims { limits, inner }), scheduler);
+                let q = queue(claiming(limits, inner), scheduler);
                 assert_allocation_free(&q, flushing, &format!("{scheduler} fua {fua} {device}"));
             }
         }
-        let q = queue(
-            spec::open("null,irqmode=2,memory_backed=1,cache_size=1,fua=1,size=64M").expect("the spec is good"),
-            scheduler,
-        );
+        let q = queue(open("null,irqmode=2,memory_backed=1,cache_size=1,fua=1,size=64M"), scheduler);
         let durable = || {
             let fua = Flags { fua: true, preflush: true, ..Flags::default() };
             let writes = (0..20).map(|at| Bio::write(at * 100, Buffer::zeroed(4096)).with_flags(fua));
@@ -198,26 +188,10 @@ fn nothing_is_allocated_by_flushes() {
     }
 }
 
-/// Red if requests that the driver refuses or gives back allocate on their way back.
-#[test]
-fn nothing_is_allocated_by_requeues() {
-    for scheduler in scheduler_names() {
-        let q = queue(
-            spec::open("null,irqmode=2,completion_nsec=1000,requeue=1,20,0,-1").expect("the spec is good"),
-            scheduler,
-        );
-        assert_allocation_free(&q, || scattered(100), scheduler);
-        assert!(q.counters().requeued > 0);
-    }
-}
-
 #[test]
 fn nothing_is_allocated_when_threads_share_a_hardware_queue() {
     for scheduler in scheduler_names() {
-        let q = queue(
-            spec::open("null,irqmode=2,completion_nsec=1000,hw_queue_depth=4").expect("the spec is good"),
-            scheduler,
-        );
+        let q = queue(open("null,irqmode=2,completion_nsec=1000,hw_queue_depth=4"), scheduler);
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| assert_allocation_free(&q, || scattered(50), scheduler));
@@ -229,9 +203,9 @@ fn nothing_is_allocated_when_threads_share_a_hardware_queue() {
 /// Red if the count does not see what happens inside the device: this device allocates.
 #[test]
 fn a_driver_that_allocates_is_counted() {
-    let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
+    let device = Recorder::of_depth(64);
     let q = queue(device.clone(), "mq-deadline");
-    let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+    let mut submitter = join(&q);
     let before = allocations();
     submitter.submit(crate::device::read(0, 8)).expect("there is a slot");
     let with_buffer = allocations() - before;

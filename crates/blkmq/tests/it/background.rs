@@ -3,8 +3,8 @@
 use std::env;
 use std::process::Command;
 
-use blkmq::driver::spec;
-use blkmq::{Bio, Buffer, Client, QueueError, RequestQueue};
+use crate::device::{join, open};
+use blkmq::{Bio, Buffer, QueueError, RequestQueue};
 
 /// Set in the process that has no room for threads.
 const HAS_NO_THREADS: &str = "BLKMQ_TEST_HAS_NO_THREADS";
@@ -24,7 +24,7 @@ fn without_threads_the_call_fails_and_the_queue_goes_on() {
         assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
         return;
     }
-    let q = RequestQueue::builder(spec::open("null,size=64M").expect("the spec is good")).build().unwrap();
+    let q = RequestQueue::builder(open("null,size=64M")).build().unwrap();
     // A queue has 1023 places.
     for _ in 0..1100 {
         let error = q.start_threads(3).map(drop).expect_err("there are no threads");
@@ -32,7 +32,7 @@ fn without_threads_the_call_fails_and_the_queue_goes_on() {
         assert!(error.to_string().starts_with("a background thread cannot be started: "), "{error}");
     }
     assert!(q.dump().contains(" background 0\n"), "{}", q.dump());
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let mut submitter = join(&q);
     submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
     submitter.wait(1, None);
     assert!(submitter.reap().is_some_and(|completion| completion.status.is_ok()));

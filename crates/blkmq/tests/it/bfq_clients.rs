@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::device::{Notified, ONE_QUEUE, Recorder, read, reap, write};
-use blkmq::{Client, Clock, Limits, Locking, RequestQueue, Status, Submitter, VirtualClock};
+use crate::device::{Drive, Notified, ONE_QUEUE, Recorder, read, reap, virtual_queue, write};
+use blkmq::{Client, Limits, Locking, RequestQueue, Status, Submitter, VirtualClock};
 
 fn queue(locking: Locking, bypass: bool, nr_requests: u32) -> (Arc<Recorder>, RequestQueue, VirtualClock) {
     let limits = Limits { capacity_sectors: 1 << 20, rotational: true, ..Limits::default() };
     let device = Recorder::new(limits, ONE_QUEUE);
-    let clock = VirtualClock::new();
-    let q = RequestQueue::builder(device.clone()).scheduler("bfq").locking(locking).bypass(bypass);
-    let q = q.clock(Clock::Virtual(clock.clone())).nr_requests(nr_requests).build().expect("the queue is good");
+    let (q, clock) =
+        virtual_queue(device.clone(), |q| q.scheduler("bfq").locking(locking).bypass(bypass).nr_requests(nr_requests));
     // Only shares count.
     q.set_knob("iosched/low_latency", "0").expect("it is there");
     (device, q, clock)
@@ -34,17 +33,14 @@ fn no_request_waits_for_a_client_that_has_left() {
         for sector in 0..8 {
             // It reads on and thinks shortly, so it is worth waiting for.
             clock.advance(10_000);
-            first.submit(read(8 * sector, 8)).expect("there is a slot");
-            first.flush_plug();
+            first.submit_now(read(8 * sector, 8));
             clock.advance(1_000_000);
             finish(&device, &mut first);
         }
-        second.submit(read(1 << 19, 8)).expect("there is a slot");
-        second.flush_plug();
+        second.submit_now(read(1 << 19, 8));
         second.poll();
         assert_eq!(device.nr_held(), 0, "{locking}: bfq waits for the next request of the first");
-        let told = Arc::new(Notified::default());
-        second.set_notify(Some(told.clone()));
+        let told = Notified::set(&mut second);
         let _ = told.since_last();
         drop(first);
         assert!(told.since_last() > 0, "{locking}: the second has to look");
@@ -61,24 +57,18 @@ fn writes_do_not_pass_beyond_what_bfq_admits() {
         let (device, q, _) = queue(locking, true, 64);
         let (mut first, mut second) = (submitter(&q, "a"), submitter(&q, "b"));
         for number in 0..20 {
-            first.submit(write(100 * number, 8)).expect("there is a slot");
-            first.flush_plug();
+            first.submit_now(write(100 * number, 8));
             finish(&device, &mut first);
         }
         // The gate is opened anew while the first has nothing outstanding.
         q.set_knob("iosched/slice_idle", "7").expect("it is there");
         for number in 0..64 {
-            first.submit(write(100 * number, 8)).expect("there is a slot");
-            first.flush_plug();
+            first.submit_now(write(100 * number, 8));
         }
         assert!(device.nr_held() <= 32, "{locking}: the device has {} writes", device.nr_held());
-        second.submit(read(1 << 19, 8)).expect("there is a slot");
-        second.flush_plug();
+        second.submit_now(read(1 << 19, 8));
         let seen = device.take_seen();
         assert!(seen.iter().any(|seen| seen.sector == 1 << 19), "{locking}: there is room for a read");
-        while first.nr_outstanding() + second.nr_outstanding() > 0 {
-            (0..device.nr_held()).for_each(|_| device.finish_oldest(Status::Ok));
-            let _ = (reap(&mut first), reap(&mut second));
-        }
+        device.drain(&mut [&mut first, &mut second]);
     }
 }

@@ -2,13 +2,12 @@
 
 use std::io::ErrorKind;
 
+use crate::device::open;
 use blkmq::blocking::BlockingSubmitter;
-use blkmq::driver::spec;
 use blkmq::{Client, Failed, RequestQueue, Status};
 
 fn disk(device: &str) -> (RequestQueue, BlockingSubmitter) {
-    let driver = spec::open(device).expect("the spec is good");
-    let q = RequestQueue::builder(driver).slots(2).build().expect("the device is good");
+    let q = RequestQueue::builder(open(device)).slots(2).build().expect("the device is good");
     let disk = BlockingSubmitter::new(&q, &Client::new("me")).expect("there is a place");
     (q, disk)
 }

@@ -1,13 +1,12 @@
 //! How much a thread does for other threads before it goes back to its own work, and which thread does the rest.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use blkmq::driver::{Batch, Done, Driver, Topology, spec};
-use blkmq::{Client, Limits, Locking, Notify, RequestQueue, RqId, Status, Submitter, Time};
-
-use crate::device::{ONE_QUEUE, read, reap};
+use crate::device::front::Front;
+use crate::device::{Drive, Notified, Recorder, join, read, reap};
+use blkmq::driver::NextEvent;
+use blkmq::{Client, Locking, RequestQueue, RqId, Status, Submitter};
 
 /// The product's bound: how many requests a thread does for other threads in one go, and how often it looks for more to
 /// issue.
@@ -15,70 +14,47 @@ const SHARE: u16 = 64;
 
 type Meanwhile = Box<dyn FnMut() + Send>;
 
-/// A device that finishes requests at once, except the first ones. While the device gets requests, it calls a function
-/// of the test.
 struct Quick {
-    nr_tags: u16,
     /// How many more requests are finished only when the device is polled.
     slow: AtomicU64,
     held: Mutex<Vec<RqId>>,
     meanwhile: Mutex<Option<Meanwhile>>,
 }
 
-impl Quick {
-    fn new(nr_tags: u16, slow: u16) -> Arc<Self> {
-        let (held, meanwhile) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { nr_tags, slow: AtomicU64::new(slow.into()), held, meanwhile })
-    }
-}
-
-impl fmt::Debug for Quick {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Quick").finish_non_exhaustive()
-    }
-}
-
-impl Driver for Quick {
-    fn name(&self) -> &'static str {
-        "quick"
-    }
-
-    fn limits(&self) -> Limits {
-        spec::open("null,size=64M").expect("the spec is good").limits()
-    }
-
-    fn topology(&self) -> Topology {
-        Topology { depth: self.nr_tags, ..ONE_QUEUE }
-    }
-
-    fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, _: Time) {
-        let slow = &self.slow;
-        while let Some(rq) = batch.next_request() {
-            if slow.try_update(Ordering::Relaxed, Ordering::Relaxed, |slow| slow.checked_sub(1)).is_ok() {
-                self.held.lock().expect("nobody panicked").push(batch.start(rq));
-            } else {
-                batch.finish(rq, Status::Ok);
+/// A device that finishes requests at once, except the first ones. While the device gets requests, it calls a function
+/// of the test.
+fn quick(nr_tags: u16, slow: u16) -> Arc<Front<Quick>> {
+    let state = Quick { slow: AtomicU64::new(slow.into()), held: Mutex::default(), meanwhile: Mutex::default() };
+    Arc::new(Front {
+        queue_rqs: |front, _, batch, _| {
+            let Quick { slow, held, meanwhile } = &front.state;
+            while let Some(rq) = batch.next_request() {
+                if slow.try_update(Ordering::Relaxed, Ordering::Relaxed, |slow| slow.checked_sub(1)).is_ok() {
+                    held.lock().expect("nobody panicked").push(batch.start(rq));
+                } else {
+                    batch.finish(rq, Status::Ok);
+                }
             }
-        }
-        // The function may submit, which may come back here.
-        if let Ok(mut meanwhile) = self.meanwhile.try_lock()
-            && let Some(meanwhile) = &mut *meanwhile
-        {
-            meanwhile();
-        }
-    }
-
-    fn poll(&self, _: u16, done: &mut Done<'_>, _: Time) {
-        for id in self.held.lock().expect("nobody panicked").drain(..) {
-            done.complete(id, Status::Ok).expect("each request finishes once");
-        }
-    }
+            // The function may submit, which may come back here.
+            if let Ok(mut meanwhile) = meanwhile.try_lock()
+                && let Some(meanwhile) = &mut *meanwhile
+            {
+                meanwhile();
+            }
+        },
+        poll: |front, _, done, _| {
+            for id in front.state.held.lock().expect("nobody panicked").drain(..) {
+                done.complete(id, Status::Ok).expect("each request finishes once");
+            }
+        },
+        next_event: |_, _| NextEvent::Unknown,
+        ..Front::new(Recorder::of_depth(nr_tags), state)
+    })
 }
 
 /// Submits a read that touches no other read of the same `place`, and passes it on.
 fn pass_on(submitter: &mut Submitter, place: u64) {
-    submitter.submit(read(place * 16, 1)).expect("there are slots");
-    submitter.flush_plug();
+    submitter.submit_now(read(place * 16, 1));
 }
 
 /// Red if a drainer that leaves the rest of an issue list does not say so: the last request of the other submitter then
@@ -88,13 +64,13 @@ fn pass_on(submitter: &mut Submitter, place: u64) {
 fn what_a_drainer_leaves_is_issued_by_who_polls() {
     for locking in Locking::ALL {
         // More tags than requests that the drainer issues before it leaves.
-        let device = Quick::new(2 * SHARE, 0);
+        let device = quick(2 * SHARE, 0);
         let builder = RequestQueue::builder(device.clone()).scheduler("mq-deadline").locking(locking);
         let q = builder.bypass(false).build().expect("the device is good");
         let mut drainer = q.submitter(&Client::new("drainer")).expect("there is a place");
         let other = Arc::new(Mutex::new(q.submitter(&Client::new("other")).expect("there is a place")));
         let nr_submitted = Arc::new(AtomicU64::new(0));
-        *device.meanwhile.lock().unwrap() = Some({
+        *device.state.meanwhile.lock().unwrap() = Some({
             let (other, nr_submitted) = (Arc::clone(&other), Arc::clone(&nr_submitted));
             Box::new(move || {
                 let place = nr_submitted.fetch_add(1, Ordering::Relaxed) + 1;
@@ -102,7 +78,7 @@ fn what_a_drainer_leaves_is_issued_by_who_polls() {
             })
         });
         pass_on(&mut drainer, 0);
-        *device.meanwhile.lock().unwrap() = None;
+        *device.state.meanwhile.lock().unwrap() = None;
         let nr_submitted = nr_submitted.load(Ordering::Relaxed);
         assert!(nr_submitted >= SHARE.into(), "{locking}: it leaves too early, after {nr_submitted}");
         let mut other = other.lock().unwrap();
@@ -114,26 +90,16 @@ fn what_a_drainer_leaves_is_issued_by_who_polls() {
     }
 }
 
-/// Counts how often it is rung.
-#[derive(Debug, Default)]
-struct Bell(AtomicU64);
-
-impl Notify for Bell {
-    fn notify(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 /// Red if a thread that has done its share leaves the rest without waking the sleeper. The first thread polls, gets
 /// tags back, and takes many requests of the second submitter to the device, but not the request of the third behind
 /// them. The second submitter has nothing to wait for any more, and the third sleeps.
 #[test]
 fn who_has_done_its_share_wakes_who_sleeps() {
     for locking in Locking::ALL {
-        let builder = RequestQueue::builder(Quick::new(SHARE, SHARE)).scheduler("mq-deadline").locking(locking);
+        let builder = RequestQueue::builder(quick(SHARE, SHARE)).scheduler("mq-deadline").locking(locking);
         let q = builder.bypass(false).build().expect("the device is good");
         q.change_knob("nr_requests", "256").expect("it is a good number").wait().expect("it is");
-        let join = || q.submitter(&Client::new("test")).expect("there is a place");
+        let join = || join(&q);
         let (mut first, mut second, mut third) = (join(), join(), join());
         let (share, all) = (u64::from(SHARE), 2 * u64::from(SHARE));
         for place in 0..all {
@@ -141,13 +107,12 @@ fn who_has_done_its_share_wakes_who_sleeps() {
         }
         second.flush_plug();
         pass_on(&mut third, all);
-        let bell = Arc::new(Bell::default());
-        third.set_notify(Some(bell.clone()));
-        assert_eq!(bell.0.load(Ordering::Relaxed), 0);
+        let bell = Notified::set(&mut third);
+        assert_eq!(bell.since_last(), 0);
         first.poll();
         let done = std::iter::from_fn(|| second.reap()).count() as u64;
         assert!(done >= share, "{locking}: {done}");
-        assert!(bell.0.load(Ordering::Relaxed) > 0, "{locking}: the third sleeps for ever");
+        assert!(bell.since_last() > 0, "{locking}: the third sleeps for ever");
         assert_eq!(reap(&mut third).len(), 1, "{locking}");
         assert_eq!(reap(&mut second).len() as u64, all - done);
     }

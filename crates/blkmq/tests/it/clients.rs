@@ -1,10 +1,10 @@
 //! The clients of a queue: a queue knows a client as long as a submitter serves it.
 
-use blkmq::driver::spec;
+use crate::device::{Drive, open};
 use blkmq::{Client, ClientId, GroupId, IoPriority, MAX_GROUP_DEPTH, QueueError, RequestQueue, Service, TenantError};
 
 fn queue(device: &str) -> RequestQueue {
-    let driver = spec::open(device).expect("the spec is good");
+    let driver = open(device);
     RequestQueue::builder(driver).slots(8).build().expect("the queue is good")
 }
 
@@ -145,16 +145,12 @@ fn what_was_done_for_a_client_is_summed_over_its_submitters() {
     let service = |operations, sectors| Service { operations, sectors };
     for (submitter, sectors) in [(&mut first, 8), (&mut second, 16), (&mut other, 24)] {
         submitter.submit(Bio::read(0, Buffer::zeroed(sectors * 512))).expect("there is a slot");
-        submitter.submit(Bio::write(4096, Buffer::zeroed(sectors * 1024))).expect("there is a slot");
-        submitter.flush_plug();
+        submitter.submit_now(Bio::write(4096, Buffer::zeroed(sectors * 1024)));
     }
     let client = of("a");
     assert_eq!((client.outstanding, client.with_driver, client.reads), (4, 4, service(0, 0)));
     for submitter in [&mut first, &mut second, &mut other] {
-        while submitter.nr_outstanding() > 0 {
-            submitter.wait(1, None);
-            submitter.reap_all(drop);
-        }
+        submitter.finish();
     }
     drop(first);
     let client = of("a");

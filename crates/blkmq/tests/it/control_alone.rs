@@ -4,59 +4,53 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread;
 
-use blkmq::driver::{Batch, Done, Driver, Topology, TopologyError, spec};
-use blkmq::{Client, Limits, RequestQueue, Status, Time};
-
-use crate::device::{ONE_QUEUE, write};
+use crate::device::front::Front;
+use crate::device::{ONE_QUEUE, Recorder, join, write};
+use blkmq::driver::Topology;
+use blkmq::{RequestQueue, Status};
 
 /// How often the device yields to other threads while it changes.
 const SLOW: u32 = 200;
 
-/// A device that takes long to change. The device notes calls that come meanwhile, and calls for hardware queues that
-/// it no longer has.
+/// What a device of this test has, and what disturbed it.
 #[derive(Debug, Default)]
-struct Slow {
+struct Changing {
     nr_queues: AtomicU16,
     is_changing: AtomicBool,
     was_disturbed: AtomicBool,
 }
 
-impl Slow {
+impl Changing {
     fn note(&self, is_bad: bool) {
         self.was_disturbed.fetch_or(is_bad, Ordering::SeqCst);
     }
-}
 
-impl Driver for Slow {
-    fn name(&self) -> &'static str {
-        "slow"
-    }
-    fn limits(&self) -> Limits {
-        spec::open("null,size=64M").expect("the spec is good").limits()
-    }
-    fn topology(&self) -> Topology {
-        ONE_QUEUE
-    }
-    fn set_topology(&self, topology: Topology) -> Result<(), TopologyError> {
-        self.note(self.is_changing.swap(true, Ordering::SeqCst));
-        self.nr_queues.store(topology.default_queues, Ordering::SeqCst);
-        (0..SLOW).for_each(|_| thread::yield_now());
-        self.is_changing.store(false, Ordering::SeqCst);
-        Ok(())
-    }
-    fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, _: Time) {
-        self.note(hctx >= self.nr_queues.load(Ordering::SeqCst));
-        while let Some(rq) = batch.next_request() {
-            batch.finish(rq, Status::Ok);
-        }
-    }
-    fn poll(&self, hctx: u16, _: &mut Done<'_>, _: Time) {
-        self.note(self.is_changing.load(Ordering::SeqCst) || hctx >= self.nr_queues.load(Ordering::SeqCst));
+    fn is_gone(&self, hctx: u16) -> bool {
+        hctx >= self.nr_queues.load(Ordering::SeqCst)
     }
 }
 
-fn slow() -> (Arc<Slow>, RequestQueue) {
-    let device = Arc::new(Slow { nr_queues: AtomicU16::new(1), ..Slow::default() });
+/// A queue in front of a device that takes long to change. The device notes calls that come meanwhile, and calls for
+/// hardware queues that it no longer has.
+fn slow() -> (Arc<Front<Changing>>, RequestQueue) {
+    let state = Changing { nr_queues: AtomicU16::new(1), ..Changing::default() };
+    let device = Arc::new(Front::<Changing> {
+        set_topology: |Front { state, .. }, topology| {
+            state.note(state.is_changing.swap(true, Ordering::SeqCst));
+            state.nr_queues.store(topology.default_queues, Ordering::SeqCst);
+            (0..SLOW).for_each(|_| thread::yield_now());
+            state.is_changing.store(false, Ordering::SeqCst);
+            Ok(())
+        },
+        queue_rqs: |Front { state, .. }, hctx, batch, _| {
+            state.note(state.is_gone(hctx));
+            batch.finish_all(Status::Ok);
+        },
+        poll: |Front { state, .. }, hctx, _, _| {
+            state.note(state.is_changing.load(Ordering::SeqCst) || state.is_gone(hctx));
+        },
+        ..Front::new(Recorder::of_depth(64), state)
+    });
     let q = RequestQueue::builder(device.clone()).scheduler("none").build().expect("the queue is good");
     (device, q)
 }
@@ -75,7 +69,7 @@ fn two_changes_are_made_one_after_the_other() {
             });
         }
     });
-    assert!(!device.was_disturbed.load(Ordering::SeqCst), "two changes at once");
+    assert!(!device.state.was_disturbed.load(Ordering::SeqCst), "two changes at once");
 }
 
 #[test]
@@ -84,7 +78,7 @@ fn nobody_polls_a_device_that_changes() {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..3 {
-            let mut submitter = q.submitter(&Client::new("test")).unwrap();
+            let mut submitter = join(&q);
             let is_over = &is_over;
             scope.spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
@@ -100,5 +94,5 @@ fn nobody_polls_a_device_that_changes() {
         }
         is_over.store(true, Ordering::Relaxed);
     });
-    assert!(!device.was_disturbed.load(Ordering::SeqCst), "the device was polled while it changed");
+    assert!(!device.state.was_disturbed.load(Ordering::SeqCst), "the device was polled while it changed");
 }

@@ -3,13 +3,13 @@
 use crate::common::random::{Random, operations, seed};
 use crate::common::worker::Load;
 use crate::common::{control, queue};
-use blkmq::driver::spec;
-use blkmq::{Bio, Buffer, Client, Clock, QueueError, RequestQueue, VirtualClock};
+use crate::device::{Drive, join, open, virtual_queue};
+use blkmq::{Bio, Buffer, QueueError, RequestQueue};
 
 /// As block/020 of blktests. Red (hangs) if one tag is not enough for a scheduler.
 #[test]
 fn one_tag_is_enough_for_each_scheduler() {
-    let random = Random::new(seed());
+    let random = Random(seed());
     for scheduler in blkmq::scheduler_names() {
         for irqmode in 0..3 {
             for cache in ["", ",cache_size=1,fua=0"] {
@@ -24,63 +24,17 @@ fn one_tag_is_enough_for_each_scheduler() {
     }
 }
 
-/// As block/021 of blktests. Red if a request is lost when `nr_requests` changes under load.
-#[test]
-fn nr_requests_changes_under_load() {
-    let random = Random::new(seed());
-    for scheduler in blkmq::scheduler_names() {
-        let q = queue("null,memory_backed=1,size=64M,submit_queues=2,hw_queue_depth=16", scheduler);
-        let load = Load { changes: 500, ..Load::new(&q, operations(10_000)).with_data() };
-        load.run(&random, 2, |q, random| {
-            let nr_requests = 1 + random.below(24) as u32;
-            match q.change_knob("nr_requests", &nr_requests.to_string()).unwrap().wait() {
-                Ok(()) => {}
-                Err(QueueError::AboveDepth { depth: 16, .. }) => assert!(nr_requests > 16),
-                Err(error) => panic!("{error}"),
-            }
-        });
-    }
-}
-
 /// Red (hangs) if threads that sleep with a held-back plug are not woken when there is room. With the smallest
 /// `nr_requests` almost every plug is held back.
 #[test]
 fn one_request_at_a_time_is_enough() {
-    let random = Random::new(seed());
+    let random = Random(seed());
     for scheduler in blkmq::scheduler_names() {
         for device in ["irqmode=0", "irqmode=1", "irqmode=1,submit_queues=2", "irqmode=0,submit_queues=3"] {
             let q = queue(&format!("null,memory_backed=1,size=64M,hw_queue_depth=4,{device}"), scheduler);
             q.change_knob("nr_requests", "1").unwrap().wait().unwrap();
             Load { sleeps: 95, ..Load::new(&q, operations(3_000)).with_data() }.run(&random, 0, control::quiesce);
         }
-    }
-}
-
-/// As block/017 of blktests. Red if `in_flight` is not the number of requests that the driver has.
-#[test]
-fn tags_in_flight_equal_what_the_driver_has() {
-    for scheduler in blkmq::scheduler_names() {
-        let clock = VirtualClock::new();
-        let driver = spec::open("null,irqmode=2,completion_nsec=1000,poll_queues=0,hw_queue_depth=8").unwrap();
-        let builder = RequestQueue::builder(driver).clock(Clock::Virtual(clock.clone())).scheduler(scheduler);
-        let q = builder.build().unwrap();
-        let mut submitter = q.submitter(&Client::new("test")).unwrap();
-        for number in 0..20_u32 {
-            assert_eq!(q.busy_tags(), number.min(8), "{scheduler}");
-            submitter.submit(Bio::read(u64::from(number) * 80, Buffer::zeroed(512))).unwrap();
-            submitter.flush_plug();
-            clock.advance(1);
-            let mut shown = String::new();
-            q.driver().show(&mut shown).unwrap();
-            assert!(shown.contains(&format!("pending={}", q.busy_tags())), "{shown} {}", q.busy_tags());
-        }
-        let mut completed = 0;
-        while submitter.nr_outstanding() > 0 {
-            submitter.wait(1, None);
-            completed += std::iter::from_fn(|| submitter.reap()).count() as u32;
-            assert_eq!(q.busy_tags(), (20 - completed).min(8), "{scheduler}");
-        }
-        assert_eq!(completed, 20);
     }
 }
 
@@ -100,11 +54,9 @@ fn nr_requests_has_bounds() {
 #[test]
 fn by_default_all_that_clients_have_outstanding_waits_in_the_scheduler() {
     const SLOTS: u16 = 2000;
-    let clock = Clock::Virtual(VirtualClock::new());
     let device = "null,irqmode=2,completion_nsec=1000000,poll_queues=0,hw_queue_depth=8";
-    let driver = spec::open(device).unwrap();
-    let q = RequestQueue::builder(driver).clock(clock).scheduler("mq-deadline").slots(SLOTS).build().unwrap();
-    let mut submitters: Vec<_> = (0..4).map(|_| q.submitter(&Client::new("test")).unwrap()).collect();
+    let (q, _) = virtual_queue(open(device), |q| q.scheduler("mq-deadline").slots(SLOTS));
+    let mut submitters: Vec<_> = (0..4).map(|_| join(&q)).collect();
     for (stripe, submitter) in (0_u64..).zip(&mut submitters) {
         for number in 0..u64::from(SLOTS) {
             submitter.submit(Bio::read(80 * (number * 4 + stripe), Buffer::zeroed(512))).unwrap();
@@ -115,17 +67,13 @@ fn by_default_all_that_clients_have_outstanding_waits_in_the_scheduler() {
     assert_eq!(q.busy_tags(), 8);
     assert!(q.dump().contains(&format!("\nscheduler mq-deadline holds {waiting} ")), "{}", q.dump());
     for submitter in &mut submitters {
-        while submitter.nr_outstanding() > 0 {
-            submitter.wait(1, None);
-            while submitter.reap().is_some() {}
-        }
+        submitter.finish();
     }
 }
 
 /// A queue in front of a device of depth 16, as the builder makes it.
 fn built(scheduler: &str, nr_requests: u32) -> Result<RequestQueue, QueueError> {
-    let device = spec::open("null,poll_queues=0,hw_queue_depth=16").expect("the device is right");
-    let builder = RequestQueue::builder(device);
+    let builder = RequestQueue::builder(open("null,poll_queues=0,hw_queue_depth=16"));
     builder.scheduler(scheduler).nr_requests(nr_requests).build()
 }
 
@@ -144,7 +92,7 @@ fn without_a_scheduler_the_builder_refuses_nr_requests_beyond_the_depth_as_the_k
 fn the_builder_refuses_an_io_timeout_of_zero_as_the_knob_does() {
     let q = built("none", 16).expect("it is the depth");
     let refused = q.set_knob("io_timeout", "0").expect_err("every request would be overdue at once");
-    let device = spec::open("null").expect("the device is right");
+    let device = open("null");
     assert_eq!(RequestQueue::builder(device).io_timeout_ms(0).build().err(), Some(refused));
 }
 
@@ -184,13 +132,11 @@ fn nr_requests_that_was_asked_for_survives_a_change_of_scheduler() {
 /// a change lives, or does not go on afterwards.
 #[test]
 fn a_change_says_the_same_again_and_holds_the_queue_until_it_is_dropped() {
-    let builder = RequestQueue::builder(spec::open("null,hw_queue_depth=4").unwrap()).scheduler("none");
-    let q = builder.clock(Clock::Virtual(VirtualClock::new())).build().unwrap();
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let (q, _) = virtual_queue(open("null,hw_queue_depth=4"), |q| q.scheduler("none"));
+    let mut submitter = join(&q);
     for (nr_requests, is_good) in [(2, true), (5, false)] {
         let mut change = q.change_knob("nr_requests", &nr_requests.to_string()).unwrap();
-        submitter.submit(Bio::read(0, Buffer::zeroed(512))).unwrap();
-        submitter.flush_plug();
+        submitter.submit_now(Bio::read(0, Buffer::zeroed(512)));
         let result = change.poll().expect("nothing was let in");
         assert_eq!(result.is_ok(), is_good, "{nr_requests}: {result:?}");
         assert_eq!(change.poll(), Some(result));

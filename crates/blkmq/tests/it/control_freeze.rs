@@ -1,18 +1,17 @@
 //! Freezing: nothing new enters, what had entered drains, and afterwards the threads that waited go on.
 
-use crate::common::control::freeze;
 use crate::common::random::{Random, operations, seed};
 use crate::common::rounds::rounds;
-use crate::common::worker::Load;
 use crate::common::{assert_balanced, queue};
-use blkmq::{Bio, Buffer, Client, RequestQueue};
+use crate::device::join;
+use blkmq::{Bio, Buffer, RequestQueue};
 
 /// Red if operations that merged in a plug count as entered before they leave it.
 #[test]
 fn a_frozen_queue_drains_although_operations_merged_in_a_plug() {
     for scheduler in blkmq::scheduler_names() {
         let q = queue("null,irqmode=1", scheduler);
-        let mut submitter = q.submitter(&Client::new("test")).unwrap();
+        let mut submitter = join(&q);
         submitter.submit(Bio::write(0, Buffer::zeroed(512))).unwrap();
         submitter.submit(Bio::write(1, Buffer::zeroed(512))).unwrap();
         let mut freeze = q.freeze();
@@ -29,7 +28,7 @@ fn a_frozen_queue_drains_although_operations_merged_in_a_plug() {
 /// last look at the mark that the end of the freeze removes.
 #[test]
 fn sleepers_go_on_when_the_freeze_ends() {
-    let mut random = Random::new(seed());
+    let mut random = Random(seed());
     for (device, scheduler) in
         [("null,irqmode=1", "none"), ("null,irqmode=1", "mq-deadline"), ("null,irqmode=0", "none")]
     {
@@ -40,16 +39,5 @@ fn sleepers_go_on_when_the_freeze_ends() {
             });
         }
         assert_balanced(&q);
-    }
-}
-
-/// As block/022 of blktests. Red if something is lost when freezes begin and end under load.
-#[test]
-fn freezing_and_unfreezing_under_load_loses_nothing() {
-    let random = Random::new(seed());
-    for scheduler in blkmq::scheduler_names() {
-        let q = queue("null,memory_backed=1,size=64M,submit_queues=2,hw_queue_depth=4", scheduler);
-        let load = Load { leaves: 100, ..Load::new(&q, operations(5_000)).with_data() };
-        load.run(&random, 3, freeze);
     }
 }

@@ -5,45 +5,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use blkmq::driver::{Batch, Done, Driver, Topology, spec};
-use blkmq::{Bio, Buffer, Client, Limits, RequestQueue, Status, Time, Waited};
+use crate::device::front::Front;
+use crate::device::{Notified, ONE_QUEUE, Recorder, join};
+use blkmq::driver::{Driver, NextEvent, Topology};
+use blkmq::{Bio, Buffer, Client, RequestQueue, Status, Waited};
 
-use crate::device::{Notified, ONE_QUEUE};
-
-#[derive(Debug, Default)]
-struct Panics(AtomicBool);
-
-impl Driver for Panics {
-    fn name(&self) -> &'static str {
-        "panics"
-    }
-    fn limits(&self) -> Limits {
-        spec::open("null,size=64M").expect("the spec is good").limits()
-    }
-    fn topology(&self) -> Topology {
-        ONE_QUEUE
-    }
-    fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, _: Time) {
-        while let Some(rq) = batch.next_request() {
-            batch.finish(rq, Status::Ok);
-        }
-    }
-    fn poll(&self, _: u16, _: &mut Done<'_>, _: Time) {
-        assert!(self.0.swap(true, Ordering::Relaxed), "this panic is the test's own");
-    }
+/// A device with no requests that panics when it is polled for the first time.
+fn panics() -> Arc<Front<AtomicBool>> {
+    Arc::new(Front {
+        poll: |front, _, _, _| {
+            assert!(front.state.swap(true, Ordering::Relaxed), "this panic is the test's own");
+        },
+        next_event: |_, _| NextEvent::Unknown,
+        ..Front::new(Recorder::of_depth(64), AtomicBool::new(false))
+    })
 }
 
 /// Red if the thread's place in the queue is not given back: submitters rely on it, and freezes wait for it. Red too
 /// (the test does not end) if no submitter is told: those that sleep rely on the thread's plans.
 #[test]
 fn a_background_thread_that_panics_leaves_the_queue() {
-    let device = Arc::new(Panics::default());
+    let device = panics();
     let q = RequestQueue::builder(device.clone()).build().unwrap();
-    let told = Arc::new(Notified::default());
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
-    submitter.set_notify(Some(told.clone()));
+    let mut submitter = join(&q);
+    let told = Notified::set(&mut submitter);
     let background = q.start_threads(1).unwrap();
-    while !device.0.load(Ordering::Relaxed) {
+    while !device.state.load(Ordering::Relaxed) {
         thread::yield_now();
     }
     while told.since_last() == 0 {
@@ -57,45 +44,31 @@ fn a_background_thread_that_panics_leaves_the_queue() {
 /// Red if no other submitter is told: the thread may have been the one that was woken to take on what another one left.
 #[test]
 fn a_submitter_that_panics_in_its_poll_calls_the_others() {
-    let q = RequestQueue::builder(Arc::new(Panics::default())).build().unwrap();
-    let told = Arc::new(Notified::default());
+    let q = RequestQueue::builder(panics()).build().unwrap();
     let mut other = q.submitter(&Client::new("other")).unwrap();
-    other.set_notify(Some(told.clone()));
+    let told = Notified::set(&mut other);
     assert_eq!(told.since_last(), 0);
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let mut submitter = join(&q);
     assert!(thread::spawn(move || submitter.poll()).join().is_err(), "the driver panics");
     assert!(told.since_last() > 0);
-}
-
-/// Does nothing with the second request that it takes.
-#[derive(Debug, Default)]
-struct Forgetful(AtomicBool);
-
-impl Driver for Forgetful {
-    fn name(&self) -> &'static str {
-        "forgetful"
-    }
-    fn limits(&self) -> Limits {
-        spec::open("null,size=64M").expect("the spec is good").limits()
-    }
-    fn topology(&self) -> Topology {
-        ONE_QUEUE
-    }
-    fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, _: Time) {
-        while let Some(rq) = batch.next_request() {
-            if self.0.swap(true, Ordering::Relaxed) {
-                continue;
-            }
-            batch.finish(rq, Status::Ok);
-        }
-    }
 }
 
 /// Red if a request that is dropped is forgotten without a word: its submitter waits for ever. Red too if the
 /// submitter waits for it while it is dropped, or another one does not get on.
 #[test]
 fn a_driver_that_drops_a_request_panics_and_says_which() {
-    let q = RequestQueue::builder(Arc::new(Forgetful::default())).scheduler("none").build().unwrap();
+    // Does nothing with the second request that it takes.
+    let forgetful = Front::<AtomicBool> {
+        queue_rqs: |front, _, batch, _| {
+            while let Some(rq) = batch.next_request() {
+                if !front.state.swap(true, Ordering::Relaxed) {
+                    batch.finish(rq, Status::Ok);
+                }
+            }
+        },
+        ..Front::new(Recorder::of_depth(64), AtomicBool::new(false))
+    };
+    let q = RequestQueue::builder(Arc::new(forgetful)).scheduler("none").build().unwrap();
     let mut other = q.submitter(&Client::new("other")).unwrap();
     let submitting = q.clone();
     let submits = move || {
@@ -116,39 +89,18 @@ fn a_driver_that_drops_a_request_panics_and_says_which() {
     let _new = q.submitter(&Client::new("new")).expect("the slots of the lost request are not given out again");
 }
 
-/// Panics when it is offered requests for the first time. Finishes all that it is offered later.
-#[derive(Debug)]
-struct Stumbles {
-    topology: Topology,
-    is_concurrent: bool,
-    has_stumbled: AtomicBool,
-}
-
-impl Default for Stumbles {
-    fn default() -> Self {
-        Self { topology: ONE_QUEUE, is_concurrent: false, has_stumbled: AtomicBool::new(false) }
-    }
-}
-
-impl Driver for Stumbles {
-    fn name(&self) -> &'static str {
-        "stumbles"
-    }
-    fn limits(&self) -> Limits {
-        spec::open("null,size=64M").expect("the spec is good").limits()
-    }
-    fn topology(&self) -> Topology {
-        self.topology
-    }
-    fn is_concurrent(&self) -> bool {
-        self.is_concurrent
-    }
-    fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, _: Time) {
-        assert!(self.has_stumbled.swap(true, Ordering::Relaxed), "this panic is the test's own");
-        while let Some(rq) = batch.next_request() {
-            batch.finish(rq, Status::Ok);
-        }
-    }
+/// A device that panics when it is offered requests for the first time, and finishes all that it is offered later.
+fn stumbles(nr_hctxs: u16, is_concurrent: bool) -> Arc<dyn Driver> {
+    let inner = Recorder::with(Topology { default_queues: nr_hctxs, ..ONE_QUEUE });
+    Arc::new(Front::<AtomicBool> {
+        is_concurrent,
+        queue_rqs: |front, _, batch, _| {
+            assert!(front.state.swap(true, Ordering::Relaxed), "this panic is the test's own");
+            batch.finish_all(Status::Ok);
+        },
+        next_event: |_, _| NextEvent::Unknown,
+        ..Front::new(inner, AtomicBool::new(false))
+    })
 }
 
 /// Red if what the driver did not take before it panicked stays on an issue list without the mark of a stalled hardware
@@ -160,8 +112,8 @@ fn what_the_panicking_thread_had_for_others_is_left_to_the_next_thread() {
 }
 
 fn leaves_to_the_next_thread(nr_hctxs: u16) {
-    let driver = Stumbles { topology: Topology { default_queues: nr_hctxs, ..ONE_QUEUE }, ..Stumbles::default() };
-    let q = RequestQueue::builder(Arc::new(driver)).scheduler("mq-deadline").build().expect("the queue is good");
+    let driver = stumbles(nr_hctxs, false);
+    let q = RequestQueue::builder(driver).scheduler("mq-deadline").build().expect("the queue is good");
     let told = Arc::new(Notified::default());
     let [mut stumbling, mut other] =
         ["stumbling", "other"].map(|name| q.submitter(&Client::new(name)).expect("there is room"));
@@ -193,8 +145,7 @@ fn leaves_to_the_next_thread(nr_hctxs: u16) {
 /// request: a freeze would wait for it for ever.
 #[test]
 fn what_a_concurrent_driver_did_not_take_is_left_to_the_next_thread() {
-    let driver = Stumbles { is_concurrent: true, ..Stumbles::default() };
-    let q = RequestQueue::builder(Arc::new(driver)).scheduler("none").build().unwrap();
+    let q = RequestQueue::builder(stumbles(1, true)).scheduler("none").build().unwrap();
     let [mut stumbling, mut other] = ["stumbling", "other"].map(|name| q.submitter(&Client::new(name)).unwrap());
     stumbling.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
     let panics = thread::spawn(move || stumbling.poll()).join();
@@ -208,8 +159,8 @@ fn what_a_concurrent_driver_did_not_take_is_left_to_the_next_thread() {
 /// what it was doing, and a freeze would take it for outside while it is inside.
 #[test]
 fn a_submitter_is_of_no_use_after_a_panic_that_was_caught() {
-    let q = RequestQueue::builder(Arc::new(Stumbles::default())).scheduler("none").build().unwrap();
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let q = RequestQueue::builder(stumbles(1, false)).scheduler("none").build().unwrap();
+    let mut submitter = join(&q);
     submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
     let mut poll = || catch_unwind(AssertUnwindSafe(|| submitter.poll())).expect_err("this poll panics");
     let said = poll();

@@ -8,15 +8,15 @@
 //! and the list of requests that wait while a flush runs (they would share the running one).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::device::{Claims, Random, first_seed};
+use crate::device::front::claiming;
+use crate::device::{Random, first_seed};
 use blkmq::VirtualClock;
+use blkmq::driver::Driver;
 use blkmq::driver::null::Null;
-use blkmq::driver::ssd::Ssd;
-use blkmq::driver::{Batch, Driver, Topology};
-use blkmq::{Bio, Buffer, Client, Clock, Completion, Flags, Limits, Op, RequestQueue, Status, Submitter, Time};
+use blkmq::{Bio, Buffer, Client, Clock, Completion, Flags, Limits, RequestQueue, Status, Submitter};
 
 /// Bytes of a block, which a power loss leaves whole.
 const BLOCK: usize = 4096;
@@ -26,42 +26,16 @@ const BLOCKS_EACH: u64 = 24;
 const MAX_SUBMITTERS: u64 = 4;
 const NR_BLOCKS: usize = (BLOCKS_EACH * MAX_SUBMITTERS) as usize;
 
-/// What power loss does to a device.
-trait Power: Send + Sync {
-    fn lose(&self);
-    fn restore(&self);
-}
-
-impl Power for Null {
-    fn lose(&self) {
-        self.lose_power();
-    }
-
-    fn restore(&self) {
-        self.restore_power();
-    }
-}
-
-impl Power for Ssd {
-    fn lose(&self) {
-        self.lose_power();
-    }
-
-    fn restore(&self) {
-        self.restore_power();
-    }
-}
-
-/// What is known of a block.
+/// The versions of a block: the latest one that was submitted, that completed, and that is durable.
 #[derive(Default)]
-struct Known {
+struct Versions {
     submitted: AtomicU64,
     completed: AtomicU64,
     durable: AtomicU64,
 }
 
 /// All that was acknowledged.
-struct Ledger(Vec<Known>);
+struct Ledger(Vec<Versions>);
 
 /// What an operation promises if it succeeds.
 #[derive(Default)]
@@ -75,7 +49,7 @@ struct Promise {
 
 impl Ledger {
     fn new() -> Self {
-        Self((0..NR_BLOCKS).map(|_| Known::default()).collect())
+        Self((0..NR_BLOCKS).map(|_| Versions::default()).collect())
     }
 
     fn completed(&self) -> Vec<u64> {
@@ -233,7 +207,7 @@ fn read_back(q: &RequestQueue) -> Vec<u64> {
 }
 
 /// Workers take turns on virtual time until the power fails.
-fn run_in_turn(q: &RequestQueue, clock: &VirtualClock, power: &dyn Power, seed: u64, mix: Mix) -> Vec<String> {
+fn run_in_turn(q: &RequestQueue, clock: &VirtualClock, power: &Null, seed: u64, mix: Mix) -> Vec<String> {
     let ledger = Ledger::new();
     let mut random = Random(seed);
     let mut workers: Vec<_> =
@@ -245,7 +219,7 @@ fn run_in_turn(q: &RequestQueue, clock: &VirtualClock, power: &dyn Power, seed: 
             clock.advance(random.below(20_000));
         }
     }
-    power.lose();
+    power.lose_power();
     while workers.iter().any(|worker| worker.submitter.nr_outstanding() > 0) {
         for worker in &mut workers {
             worker.submitter.poll();
@@ -257,7 +231,7 @@ fn run_in_turn(q: &RequestQueue, clock: &VirtualClock, power: &dyn Power, seed: 
 }
 
 /// Workers run on threads of their own; the power fails when one of them says so.
-fn run_in_threads(q: &RequestQueue, power: &dyn Power, seed: u64, mix: Mix) -> Vec<String> {
+fn run_in_threads(q: &RequestQueue, power: &Null, seed: u64, mix: Mix) -> Vec<String> {
     let ledger = Ledger::new();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -273,7 +247,7 @@ fn run_in_threads(q: &RequestQueue, power: &dyn Power, seed: u64, mix: Mix) -> V
                     worker.step(ledger);
                 }
                 if number == 0 {
-                    power.lose();
+                    power.lose_power();
                     is_over.store(true, Ordering::Relaxed);
                 }
                 while worker.submitter.nr_outstanding() > 0 {
@@ -286,9 +260,9 @@ fn run_in_threads(q: &RequestQueue, power: &dyn Power, seed: u64, mix: Mix) -> V
     finish(q, power, &ledger)
 }
 
-fn finish(q: &RequestQueue, power: &dyn Power, ledger: &Ledger) -> Vec<String> {
+fn finish(q: &RequestQueue, power: &Null, ledger: &Ledger) -> Vec<String> {
     assert_eq!((q.busy_tags(), q.counters().entered), (0, q.counters().completed));
-    power.restore();
+    power.restore_power();
     ledger.broken(&read_back(q))
 }
 
@@ -306,7 +280,7 @@ fn null(random: &mut Random, fua: u64) -> Arc<Null> {
 }
 
 /// One run. Returns the promises that are broken after it.
-fn run(driver: Arc<dyn Driver>, power: &dyn Power, seed: u64, mix: Mix, threads: bool) -> Vec<String> {
+fn run(driver: Arc<dyn Driver>, power: &Null, seed: u64, mix: Mix, threads: bool) -> Vec<String> {
     let scheduler = ["none", "mq-deadline"][(seed / 2 % 2) as usize];
     let builder = RequestQueue::builder(driver).scheduler(scheduler);
     if threads {
@@ -322,196 +296,40 @@ fn what_was_acknowledged_survives_power_loss() {
     let first = first_seed();
     for seed in first..first + 1000 {
         let device = null(&mut Random(seed), seed % 2);
-        let broken = run(device.clone(), &*device, seed, Mix::All, seed % 10 == 0);
+        let broken = run(device.clone(), &device, seed, Mix::All, seed % 10 == 0);
         assert!(broken.is_empty(), "BLKMQ_SEED={seed}: {broken:#?}");
     }
 }
 
 /// How many of 40 runs break a promise.
-fn nr_broken(mix: Mix, make: impl Fn(u64) -> (Arc<dyn Driver>, Arc<dyn Power>)) -> usize {
+fn nr_broken(mix: Mix, make: impl Fn(u64) -> (Arc<dyn Driver>, Arc<Null>)) -> usize {
     let first = first_seed();
     let broken = |seed: &u64| {
         let (driver, power) = make(*seed);
-        !run(driver, &*power, *seed, mix, false).is_empty()
+        !run(driver, &power, *seed, mix, false).is_empty()
     };
     (first..first + 40).filter(broken).count()
 }
 
 /// A null device that claims to be another.
-fn claiming(seed: u64, fua: u64, claim: impl Fn(Limits) -> Limits) -> (Arc<dyn Driver>, Arc<dyn Power>) {
+fn liar(seed: u64, fua: u64, claim: impl Fn(Limits) -> Limits) -> (Arc<dyn Driver>, Arc<Null>) {
     let device = null(&mut Random(seed), fua);
-    (Arc::new(Claims { limits: claim(device.limits()), inner: device.clone() }), device)
+    (claiming(claim(device.limits()), device.clone()), device)
 }
 
 /// Red if the check finds no loss on a device that claims to have FUA: the block layer then sends no flush after the
 /// data, and the device ignores the flag.
 #[test]
 fn a_device_that_only_claims_fua_is_found_out() {
-    let liar = |seed| claiming(seed, 0, |limits| Limits { fua: true, ..limits });
-    assert!(nr_broken(Mix::Fua, liar) > 10);
+    let make = |seed| liar(seed, 0, |limits| Limits { fua: true, ..limits });
+    assert!(nr_broken(Mix::Fua, make) > 10);
 }
 
 /// Red if the check finds no loss on a device that denies its cache: the block layer then sends no flush at all.
 #[test]
 fn a_device_that_denies_its_cache_is_found_out() {
     for mix in [Mix::Flushes, Mix::Preflushes, Mix::Fua] {
-        let liar = |seed| claiming(seed, 1, |limits| Limits { write_cache: false, fua: false, ..limits });
-        assert!(nr_broken(mix, liar) > 10, "{mix:?}");
-    }
-}
-
-#[test]
-fn a_device_that_only_answers_flushes_is_found_out() {
-    for (mix, fua) in [(Mix::Flushes, true), (Mix::Preflushes, true), (Mix::Fua, false)] {
-        let make = |obeys| {
-            move |seed: u64| {
-                let device = Cached::new(obeys, fua, seed % 3);
-                (device.clone() as Arc<dyn Driver>, device as Arc<dyn Power>)
-            }
-        };
-        assert_eq!(nr_broken(mix, make(true)), 0, "{mix:?} on an honest device");
-        assert!(nr_broken(mix, make(false)) > 10, "{mix:?}");
-    }
-}
-
-/// A device of the test's own, with a cache under one lock, which finishes everything at once.
-#[derive(Debug)]
-struct Cached {
-    obeys: bool,
-    fua: bool,
-    extra_queues: u16,
-    content: Mutex<Content>,
-}
-
-#[derive(Debug, Default)]
-struct Content {
-    durable: BTreeMap<u64, Vec<u8>>,
-    cached: BTreeMap<u64, Vec<u8>>,
-    is_off: bool,
-}
-
-impl Cached {
-    fn new(obeys: bool, fua: bool, extra_queues: u64) -> Arc<Self> {
-        Arc::new(Self { obeys, fua, extra_queues: extra_queues as u16, content: Mutex::default() })
-    }
-
-    fn content(&self) -> MutexGuard<'_, Content> {
-        self.content.lock().expect("no test goes on after a panic in the device")
-    }
-}
-
-impl Power for Cached {
-    fn lose(&self) {
-        let mut content = self.content();
-        content.cached.clear();
-        content.is_off = true;
-    }
-
-    fn restore(&self) {
-        self.content().is_off = false;
-    }
-}
-
-impl Driver for Cached {
-    fn name(&self) -> &'static str {
-        "cached"
-    }
-
-    fn limits(&self) -> Limits {
-        Limits {
-            capacity_sectors: 1 << 16,
-            write_cache: true,
-            fua: self.fua,
-            max_discard_sectors: 1 << 16,
-            max_write_zeroes_sectors: 1 << 16,
-            ..Limits::default()
-        }
-    }
-
-    fn topology(&self) -> Topology {
-        Topology::new(1 + self.extra_queues, 4)
-    }
-
-    fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
-        while let Some(mut rq) = batch.next_request() {
-            let Content { durable, cached, is_off } = &mut *self.content();
-            let (op, fua, mut sector) = (rq.op(), rq.flags().fua, rq.sector());
-            if op == Op::Flush && self.obeys && !*is_off {
-                durable.append(cached);
-            }
-            for mut segment in rq.segments() {
-                for at in (0..segment.len()).step_by(512) {
-                    match op {
-                        Op::Read => {
-                            let content = cached.get(&sector).or(durable.get(&sector));
-                            segment.copy_from(at, content.map_or(&[0; 512][..], |content| content));
-                        }
-                        _ if *is_off => (),
-                        _ => {
-                            let mut content = vec![0; 512];
-                            segment.copy_to(at, &mut content);
-                            if fua { &mut *durable } else { &mut *cached }.insert(sector, content);
-                        }
-                    }
-                    if fua {
-                        cached.remove(&sector);
-                    }
-                    sector += 1;
-                }
-            }
-            if matches!(op, Op::Discard | Op::WriteZeroes) && !*is_off {
-                for sector in rq.ranges().flat_map(|(sector, nr)| sector..sector + u64::from(nr)) {
-                    cached.remove(&sector);
-                    if fua { &mut *durable } else { &mut *cached }.insert(sector, vec![0; 512]);
-                }
-            }
-            let status = if *is_off { Status::IoError } else { Status::Ok };
-            batch.finish(rq, status);
-        }
-    }
-}
-
-/// What a block holds after zeroes were written over ones, and the power failed.
-fn left_of_ones(driver: Arc<dyn Driver>, power: &dyn Power, zero: Bio) -> Vec<u8> {
-    let q = RequestQueue::builder(driver).build().expect("the queue is good");
-    let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
-    let mut run = |bio: Bio| {
-        submitter.submit(bio).expect("there is a slot");
-        submitter.wait(1, None);
-        let Completion { status, bio, .. } = submitter.reap().expect("it is over");
-        assert_eq!(status, Status::Ok);
-        bio
-    };
-    run(Bio::write(0, Buffer::from(&[1; BLOCK][..])));
-    run(Bio::flush());
-    run(zero);
-    power.lose();
-    power.restore();
-    let read = run(Bio::read(0, Buffer::zeroed(BLOCK)));
-    read.buffers.iter().next().expect("a read has a buffer").to_vec()
-}
-
-/// Red if the flush machine leaves out the flush after zeroes or a discard, or removes the flag for a device that has
-/// FUA; or if the cache of the device models keeps what was zeroed.
-#[test]
-fn zeroes_and_discards_with_fua_survive_power_loss() {
-    let fua = Flags { fua: true, ..Flags::default() };
-    for make in [Bio::write_zeroes, Bio::discard] {
-        for has_fua in [false, true] {
-            let spec = format!("memory_backed=1,size=16M,cache_size=1,discard=1,fua={}", u8::from(has_fua));
-            let null = Arc::new(Null::new(spec.parse().expect("the spec is good")));
-            let spec = format!("memory_backed=1,size=16M,write_cache=1,fua={}", u8::from(has_fua));
-            let ssd = Arc::new(Ssd::new(spec.parse().expect("the spec is good")));
-            let cached = Cached::new(true, has_fua, 0);
-            let devices: [(Arc<dyn Driver>, Arc<dyn Power>); 3] =
-                [(null.clone(), null), (ssd.clone(), ssd), (cached.clone(), cached)];
-            for (driver, power) in devices {
-                let name = driver.name();
-                let found = left_of_ones(driver, &*power, make(0, SECTORS).with_flags(fua));
-                assert_eq!(found, [0; BLOCK], "{name}, fua={has_fua}");
-            }
-        }
-        let volatile = Cached::new(true, true, 0);
-        assert_eq!(left_of_ones(volatile.clone(), &*volatile, make(0, SECTORS)), [1; BLOCK], "the check can fail");
+        let make = |seed| liar(seed, 1, |limits| Limits { write_cache: false, fua: false, ..limits });
+        assert!(nr_broken(mix, make) > 10, "{mix:?}");
     }
 }

@@ -2,11 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::device::{ONE_QUEUE, Recorder, reap, write};
-use blkmq::{
-    Bio, Client, Clock, Completion, Flags, Limits, Op, RejectReason, RequestQueue, Status, Submitter, Time,
-    VirtualClock,
-};
+use crate::device::{Drive, ONE_QUEUE, Recorder, reap, virtual_queue, write};
+use blkmq::{Bio, Client, Completion, Flags, Limits, Op, RejectReason, Status, Submitter, Time, VirtualClock};
 
 const FUA: Flags = with(false, true);
 const PREFLUSH: Flags = with(true, false);
@@ -17,32 +14,26 @@ const fn with(preflush: bool, fua: bool) -> Flags {
     Flags { preflush, fua, ..Flags::NONE }
 }
 
-const EMULATED: Limits = limits(true, false);
-const NATIVE: Limits = limits(true, true);
-const UNCACHED: Limits = limits(false, false);
-/// The limits of a driver in front of another device that knows only that device's FUA.
-const FUA_ALONE: Limits = Limits { no_flush: true, ..limits(false, true) };
+fn emulated() -> Limits {
+    limits(true, false)
+}
 
-const fn limits(write_cache: bool, fua: bool) -> Limits {
-    Limits {
-        capacity_sectors: 1 << 20,
-        missing_bytes: 0,
-        logical_block_size: 512,
-        physical_block_size: 512,
-        max_sectors: 64,
-        max_segments: 16,
-        max_segment_size: 1 << 16,
-        boundary_sectors: 0,
-        max_discard_sectors: 1 << 16,
-        max_discard_segments: 1,
-        max_write_zeroes_sectors: 1 << 16,
-        write_cache,
-        fua,
-        no_flush: false,
-        rotational: false,
-        pages_align: 0,
-        read_only: false,
-    }
+fn native() -> Limits {
+    limits(true, true)
+}
+
+fn uncached() -> Limits {
+    limits(false, false)
+}
+
+/// The limits of a driver in front of another device that knows only that device's FUA.
+fn fua_alone() -> Limits {
+    Limits { no_flush: true, ..limits(false, true) }
+}
+
+fn limits(write_cache: bool, fua: bool) -> Limits {
+    let limits = Limits { capacity_sectors: 1 << 20, max_sectors: 64, max_segments: 16, ..Limits::default() };
+    Limits { max_discard_sectors: 1 << 16, max_write_zeroes_sectors: 1 << 16, write_cache, fua, ..limits }
 }
 
 /// A device that finishes requests only when told, behind a queue on virtual time.
@@ -55,9 +46,7 @@ struct Rig {
 impl Rig {
     fn new(limits: Limits, scheduler: &str) -> Self {
         let device = Recorder::new(limits, ONE_QUEUE);
-        let clock = VirtualClock::new();
-        let builder = RequestQueue::builder(device.clone()).scheduler(scheduler).clock(Clock::Virtual(clock.clone()));
-        let q = builder.io_timeout_ms(600_000).build().expect("the queue is good");
+        let (q, clock) = virtual_queue(device.clone(), |q| q.scheduler(scheduler).io_timeout_ms(600_000));
         let submitters = (0..3)
             .map(|number| q.submitter(&Client::new(format!("client {number}"))).expect("there is a place"))
             .collect();
@@ -66,8 +55,7 @@ impl Rig {
 
     /// Submits and passes on.
     fn submit(&mut self, number: usize, bio: Bio) {
-        self.submitters[number].submit(bio).expect("there is a slot");
-        self.submitters[number].flush_plug();
+        self.submitters[number].submit_now(bio);
     }
 
     /// Finishes the oldest request of the device. Returns the operations that are over by that.
@@ -101,7 +89,7 @@ fn all_are(done: &[Completion], status: Status) -> bool {
 /// Red if a flush that arrives while another runs is answered by the running one.
 #[test]
 fn flushes_that_arrive_while_one_runs_share_the_next() {
-    each(NATIVE, |mut rig| {
+    each(native(), |mut rig| {
         rig.submit(0, Bio::flush());
         assert_eq!(rig.device.take_ops(), [Op::Flush]);
         for number in [0, 1, 1, 2, 2] {
@@ -119,7 +107,7 @@ fn flushes_that_arrive_while_one_runs_share_the_next() {
 
 #[test]
 fn flushes_that_arrive_together_cost_two_at_most() {
-    each(NATIVE, |mut rig| {
+    each(native(), |mut rig| {
         for submitter in &mut rig.submitters {
             for _ in 0..20 {
                 submitter.submit(Bio::flush()).expect("there is a slot");
@@ -135,7 +123,7 @@ fn flushes_that_arrive_together_cost_two_at_most() {
 /// Red if `kick` does not look at data in flight.
 #[test]
 fn a_flush_waits_for_the_data_of_other_flush_sequences_and_serves_them_too() {
-    each(EMULATED, |mut rig| {
+    each(emulated(), |mut rig| {
         for number in 0..3 {
             rig.submit(number, write(64 * number as u64, 8).with_flags(FUA));
         }
@@ -153,7 +141,7 @@ fn a_flush_waits_for_the_data_of_other_flush_sequences_and_serves_them_too() {
 /// Red if `kick` has no bound of 5 seconds or a shorter one, or if anything but an event of the flush machine calls it.
 #[test]
 fn after_five_seconds_the_next_event_starts_a_flush_although_data_is_in_flight() {
-    each(EMULATED, |mut rig| {
+    each(emulated(), |mut rig| {
         rig.submit(0, write(0, 8).with_flags(FUA));
         rig.submit(1, Bio::flush());
         rig.clock.advance(5 * SECOND - 1);
@@ -173,7 +161,7 @@ fn after_five_seconds_the_next_event_starts_a_flush_although_data_is_in_flight()
 
 #[test]
 fn a_failed_flush_fails_everybody_it_serves_and_no_other() {
-    each(EMULATED, |mut rig| {
+    each(emulated(), |mut rig| {
         rig.submit(0, Bio::flush());
         rig.submit(0, Bio::flush());
         rig.submit(1, Bio::flush());
@@ -193,7 +181,7 @@ fn a_failed_flush_fails_everybody_it_serves_and_no_other() {
 
 #[test]
 fn failed_data_is_not_flushed_and_a_failed_flush_behind_data_fails_the_write() {
-    each(EMULATED, |mut rig| {
+    each(emulated(), |mut rig| {
         rig.submit(0, write(0, 8).with_flags(FUA));
         let done = rig.finish(Status::NoSpace);
         assert_eq!((done.len(), all_are(&done, Status::NoSpace)), (1, true));
@@ -233,31 +221,43 @@ fn steps(limits: Limits, bio: impl Fn() -> Bio) -> (Vec<Op>, bool) {
     first
 }
 
+/// A device's limits, an operation, its flags, the steps that the device gets, and whether one of them has FUA.
+type Row = (Limits, fn() -> Bio, Flags, &'static [Op], bool);
+
+/// Red if the flush before or behind data, zeroes or a discard is left out, or one is made that no device needs.
 #[test]
 fn each_device_gets_the_steps_that_it_needs() {
-    use Op::{Flush, Read, Write};
-    let write_with = |flags| move || write(8, 8).with_flags(flags);
-    assert_eq!(steps(UNCACHED, Bio::flush), (vec![], false));
-    assert_eq!(steps(UNCACHED, write_with(BOTH)), (vec![Write], false));
-    assert_eq!(steps(NATIVE, Bio::flush), (vec![Flush], false));
-    assert_eq!(steps(NATIVE, write_with(FUA)), (vec![Write], true));
-    assert_eq!(steps(NATIVE, write_with(PREFLUSH)), (vec![Flush, Write], false));
-    assert_eq!(steps(NATIVE, write_with(BOTH)), (vec![Flush, Write], true));
-    assert_eq!(steps(EMULATED, Bio::flush), (vec![Flush], false));
-    assert_eq!(steps(EMULATED, write_with(FUA)), (vec![Write, Flush], false));
-    assert_eq!(steps(EMULATED, write_with(PREFLUSH)), (vec![Flush, Write], false));
-    assert_eq!(steps(EMULATED, write_with(BOTH)), (vec![Flush, Write, Flush], false));
-    let read = || crate::device::read(8, 8).with_flags(FUA);
-    assert_eq!(steps(NATIVE, read), (vec![Read], false));
-    assert_eq!(steps(EMULATED, read), (vec![Read], false));
-    let zeroes = || Bio::write_zeroes(8, 8).with_flags(BOTH);
-    assert_eq!(steps(EMULATED, zeroes), (vec![Flush, Op::WriteZeroes, Flush], false));
+    use Op::{Discard, Flush, Read, Write, WriteZeroes};
+    let write = || write(8, 8);
+    let read = || crate::device::read(8, 8);
+    let (zeroes, discard) = (|| Bio::write_zeroes(8, 8), || Bio::discard(8, 8));
+    let rows: [Row; 15] = [
+        (uncached(), Bio::flush, Flags::NONE, &[], false),
+        (uncached(), write, BOTH, &[Write], false),
+        (native(), Bio::flush, Flags::NONE, &[Flush], false),
+        (native(), write, FUA, &[Write], true),
+        (native(), write, PREFLUSH, &[Flush, Write], false),
+        (native(), write, BOTH, &[Flush, Write], true),
+        (native(), read, FUA, &[Read], false),
+        (emulated(), Bio::flush, Flags::NONE, &[Flush], false),
+        (emulated(), write, FUA, &[Write, Flush], false),
+        (emulated(), write, PREFLUSH, &[Flush, Write], false),
+        (emulated(), write, BOTH, &[Flush, Write, Flush], false),
+        (emulated(), read, FUA, &[Read], false),
+        (emulated(), zeroes, BOTH, &[Flush, WriteZeroes, Flush], false),
+        (emulated(), zeroes, FUA, &[WriteZeroes, Flush], false),
+        (emulated(), discard, FUA, &[Discard, Flush], false),
+    ];
+    for (limits, bio, flags, ops, fua) in rows {
+        let (found, has_fua) = steps(limits, || bio().with_flags(flags));
+        assert_eq!((&found[..], has_fua), (ops, fua), "{:?} with {flags:?} on {limits:?}", bio().op);
+    }
 }
 
 /// Red if FUA is removed for a device without a write cache of its own.
 #[test]
 fn a_device_that_has_fua_is_told_of_it_also_without_a_write_cache() {
-    for limits in [FUA_ALONE, limits(false, true)] {
+    for limits in [fua_alone(), limits(false, true)] {
         for bio in [|| write(8, 8), || Bio::write_zeroes(8, 8), || Bio::discard(8, 8)] {
             assert_eq!(steps(limits, || bio().with_flags(FUA)), (vec![bio().op], true), "{:?}", bio().op);
             assert_eq!(steps(limits, bio), (vec![bio().op], false));
@@ -270,7 +270,7 @@ fn a_device_that_has_fua_is_told_of_it_also_without_a_write_cache() {
 /// Red if an operation that must be durable merges with one that need not be: both would be durable, or neither.
 #[test]
 fn what_is_to_be_durable_merges_with_nothing() {
-    each(FUA_ALONE, |mut rig| {
+    each(fua_alone(), |mut rig| {
         for (sector, flags) in [(0, FUA), (8, Flags::NONE), (16, FUA), (24, Flags::NONE), (32, Flags::NONE)] {
             rig.submitters[0].submit(write(sector, 8).with_flags(flags)).expect("there is a slot");
         }
@@ -288,7 +288,7 @@ fn what_is_to_be_durable_merges_with_nothing() {
 /// Red if a flush that no device makes, or FUA that no device has, is answered with success.
 #[test]
 fn what_the_device_cannot_keep_is_refused() {
-    let neither = Limits { fua: false, ..FUA_ALONE };
+    let neither = Limits { fua: false, ..fua_alone() };
     let data = |flags| write(0, 8).with_flags(flags);
     let asked: [(&dyn Fn() -> Bio, bool, bool); 8] = [
         (&Bio::flush, false, false),
@@ -301,7 +301,7 @@ fn what_the_device_cannot_keep_is_refused() {
         (&|| data(Flags::NONE), true, true),
     ];
     for (bio, with_fua, with_neither) in asked {
-        for (limits, is_taken) in [(FUA_ALONE, with_fua), (neither, with_neither)] {
+        for (limits, is_taken) in [(fua_alone(), with_fua), (neither, with_neither)] {
             let mut rig = Rig::new(limits, "none");
             let reason = rig.submitters[0].submit(bio()).map_err(|rejected| rejected.reason).err();
             let expected = (!is_taken).then_some(RejectReason::Bad(Status::Unsupported));
@@ -316,7 +316,7 @@ fn what_the_device_cannot_keep_is_refused() {
 
 #[test]
 fn data_behind_a_flush_goes_in_the_order_in_which_it_came() {
-    each(NATIVE, |mut rig| {
+    each(native(), |mut rig| {
         rig.submit(0, Bio::flush());
         let sectors = [640, 0, 320, 64, 128];
         for sector in sectors {
@@ -335,7 +335,7 @@ fn data_behind_a_flush_goes_in_the_order_in_which_it_came() {
 /// Red if a write that is split is answered before all its parts are durable, or does not fail when one part fails.
 #[test]
 fn every_part_of_a_split_write_is_flushed() {
-    each(EMULATED, |mut rig| {
+    each(emulated(), |mut rig| {
         for failing in [None, Some(64)] {
             rig.submit(0, write(0, 192).with_flags(FUA));
             let parts = rig.device.take_seen();
@@ -367,7 +367,7 @@ fn times(done: &[Completion]) -> [Time; 3] {
 /// that runs, or if an operation is complete when its data is and its flush is still to come.
 #[test]
 fn an_operation_with_a_flush_has_the_times_at_which_the_driver_had_it() {
-    each(EMULATED, |mut rig| {
+    each(emulated(), |mut rig| {
         rig.clock.advance_to(Time(100));
         rig.submit(0, Bio::flush());
         rig.clock.advance_to(Time(150));
@@ -395,7 +395,7 @@ fn an_operation_with_a_flush_has_the_times_at_which_the_driver_had_it() {
         rig.device.take_ops();
         rig.assert_idle();
     });
-    each(UNCACHED, |mut rig| {
+    each(uncached(), |mut rig| {
         rig.clock.advance_to(Time(100));
         rig.submit(0, Bio::flush());
         assert_eq!(times(&rig.poll()), [100, 0, 100].map(Time), "the device has nothing to do");

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::device::{ONE_QUEUE, Recorder, read, reap, write};
-use blkmq::driver::spec;
+use crate::device::{Drive, Recorder, open, read, reap, virtual_queue, write};
 use blkmq::{
-    Client, Clock, GateCounts, IoPriority, Limits, Locking, QueueCounters, RequestQueue, Status, Submitter,
-    VirtualClock,
+    Client, Clock, GateCounts, IoPriority, Locking, QueueCounters, RequestQueue, Status, Submitter, VirtualClock,
 };
 use blkmq_sched::Class;
 
@@ -19,8 +17,7 @@ fn queue(locking: Locking, depth: u16) -> (Arc<Recorder>, RequestQueue) {
 }
 
 fn queue_on(clock: Clock, locking: Locking, depth: u16) -> (Arc<Recorder>, RequestQueue) {
-    let limits = Limits { capacity_sectors: 1 << 20, ..Limits::default() };
-    let device = Recorder::new(limits, blkmq::driver::Topology { depth, ..ONE_QUEUE });
+    let device = Recorder::of_depth(depth);
     let q = RequestQueue::builder(device.clone()).scheduler("mq-deadline").locking(locking).bypass(true).clock(clock);
     (device, q.build().expect("the queue is good"))
 }
@@ -32,8 +29,7 @@ fn submitter(q: &RequestQueue, class: Class) -> Submitter {
 }
 
 fn submit(submitter: &mut Submitter, sector: u64) {
-    submitter.submit(read(sector, 8)).expect("there is a slot");
-    submitter.flush_plug();
+    submitter.submit_now(read(sector, 8));
 }
 
 /// Opens the gate for the submitter's class.
@@ -87,10 +83,7 @@ fn what_waits_is_not_passed() {
         }
         let seen: Vec<_> = device.take_seen().iter().map(|seen| seen.sector).collect();
         assert_eq!((seen, q.counters().bypassed), (vec![0, 100, 200, 300, 400, 500], 2), "{locking}");
-        while submitter.nr_outstanding() > 0 {
-            device.finish_oldest(Status::Ok);
-            reap(&mut submitter);
-        }
+        device.drain(&mut [&mut submitter]);
     });
 }
 
@@ -102,10 +95,7 @@ fn requests_pass_again_as_soon_as_nothing_waits() {
         let (device, q) = queue(locking, 2);
         let mut submitter = submitter(&q, Class::BestEffort);
         (0..3).for_each(|number| submit(&mut submitter, 100 * number));
-        while submitter.nr_outstanding() > 0 {
-            device.finish_oldest(Status::Ok);
-            reap(&mut submitter);
-        }
+        device.drain(&mut [&mut submitter]);
         assert_eq!(q.counters().bypassed, 2, "{locking}: the third waited");
         submit(&mut submitter, 1000);
         device.finish_oldest(Status::Ok);
@@ -126,8 +116,7 @@ fn no_batch_outlasts_what_has_passed() {
             submit(&mut submitter, first);
             assert_eq!(q.counters().bypassed, passed + 1);
             for bio in bios {
-                submitter.submit(bio).expect("there is a slot");
-                submitter.flush_plug();
+                submitter.submit_now(bio);
             }
             for _ in 0..3 {
                 device.finish_oldest(Status::Ok);
@@ -149,16 +138,12 @@ fn no_batch_outlasts_what_has_passed_before_the_gate_was_shut() {
         q.change_knob("nr_requests", "8").expect("the knob exists").wait().expect("the value is accepted");
         let mut submitter = submitter(&q, Class::BestEffort);
         let finish = |submitter: &mut Submitter| {
-            while submitter.nr_outstanding() > 0 {
-                device.finish_oldest(Status::Ok);
-                reap(submitter);
-            }
+            device.drain(&mut [submitter]);
             device.take_seen().iter().map(|seen| seen.sector).collect::<Vec<_>>()
         };
         for (bypass, bio) in [(false, write(100, 8)), (true, read(0, 8))] {
             q.change_knob("bypass", if bypass { "1" } else { "0" }).unwrap().wait().expect("nothing is in flight");
-            submitter.submit(bio).expect("there is a slot");
-            submitter.flush_plug();
+            submitter.submit_now(bio);
             assert_eq!(finish(&mut submitter).len(), 1);
         }
         assert_eq!(q.counters().bypassed, 1, "{locking}");
@@ -171,55 +156,6 @@ fn no_batch_outlasts_what_has_passed_before_the_gate_was_shut() {
     });
 }
 
-/// Red if the gate is not shut for another class, or if the scheduler chooses before it is told of requests that have
-/// passed.
-#[test]
-fn a_lower_class_waits_for_what_has_passed() {
-    for_all(|locking| {
-        for (higher, lower) in [(Class::BestEffort, Class::Idle), (Class::RealTime, Class::BestEffort)] {
-            let (device, q) = queue(locking, 4);
-            let [mut high, mut low] = [higher, lower].map(|class| submitter(&q, class));
-            steady(&device, &mut high);
-            let before = q.counters().bypassed;
-            submit(&mut high, 0);
-            assert_eq!((q.counters().bypassed - before, device.nr_held()), (1, 1), "{locking} {higher:?}");
-            submit(&mut low, 100);
-            low.poll();
-            assert_eq!(device.nr_held(), 1, "{locking}: {lower:?} waits for {higher:?}");
-            // A request of a higher class does not pass those that wait, but is chosen before them.
-            submit(&mut high, 200);
-            assert_eq!((device.nr_held(), q.counters().bypassed - before), (2, 1));
-            (0..2).for_each(|_| device.finish_oldest(Status::Ok));
-            assert_eq!(reap(&mut high).len(), 2);
-            low.poll();
-            assert_eq!(device.nr_held(), 1, "{locking}: it waits no longer");
-            device.finish_oldest(Status::Ok);
-            assert_eq!(reap(&mut low).len() + reap(&mut high).len(), 1);
-        }
-    });
-}
-
-/// Red if the gate stays open for a class whose requests would have to wait.
-#[test]
-fn a_lower_class_does_not_pass_while_a_higher_one_is_with_the_device() {
-    for_all(|locking| {
-        let (device, q) = queue(locking, 4);
-        let [mut high, mut low] = [Class::RealTime, Class::BestEffort].map(|class| submitter(&q, class));
-        steady(&device, &mut low);
-        let before = q.counters().bypassed;
-        submit(&mut high, 0);
-        submit(&mut low, 100);
-        low.poll();
-        assert_eq!((device.nr_held(), q.counters().bypassed), (1, before), "{locking}");
-        device.finish_oldest(Status::Ok);
-        assert_eq!(reap(&mut high).len(), 1);
-        low.poll();
-        assert_eq!(device.nr_held(), 1);
-        device.finish_oldest(Status::Ok);
-        reap(&mut low);
-    });
-}
-
 #[test]
 fn with_a_bound_on_writes_only_reads_pass() {
     for_all(|locking| {
@@ -228,33 +164,20 @@ fn with_a_bound_on_writes_only_reads_pass() {
         let mut submitter = submitter(&q, Class::BestEffort);
         submit(&mut submitter, 0);
         for sector in [100, 200] {
-            submitter.submit(write(sector, 8)).expect("there is a slot");
-            submitter.flush_plug();
+            submitter.submit_now(write(sector, 8));
         }
         assert_eq!((q.counters().bypassed, device.nr_held()), (1, 2), "{locking}: one write at a time");
-        while submitter.nr_outstanding() > 0 {
-            if device.nr_held() > 0 {
-                device.finish_oldest(Status::Ok);
-            }
-            reap(&mut submitter);
-        }
+        device.drain(&mut [&mut submitter]);
         // A write that passed is not counted twice when the bound comes later.
         q.set_knob("iosched/async_depth", "65536").expect("it is in range");
         for sector in [300, 400, 500] {
-            submitter.submit(write(sector, 8)).expect("there is a slot");
-            submitter.flush_plug();
+            submitter.submit_now(write(sector, 8));
         }
         assert_eq!((q.counters().bypassed, device.nr_held()), (4, 3), "{locking}");
         q.set_knob("iosched/async_depth", "3").expect("it is in range");
-        submitter.submit(write(600, 8)).expect("there is a slot");
-        submitter.flush_plug();
+        submitter.submit_now(write(600, 8));
         assert_eq!(device.nr_held(), 3, "{locking}: three are with the device");
-        while submitter.nr_outstanding() > 0 {
-            if device.nr_held() > 0 {
-                device.finish_oldest(Status::Ok);
-            }
-            reap(&mut submitter);
-        }
+        device.drain(&mut [&mut submitter]);
     });
 }
 
@@ -268,10 +191,7 @@ fn a_request_that_passes_needs_no_hold() {
         let QueueCounters { holds, dispatched, dispatched_fast, bypassed, .. } = q.counters();
         assert_eq!((holds, dispatched + dispatched_fast, bypassed), (0, 0, 2), "{locking}");
         submit(&mut submitter, 200);
-        while submitter.nr_outstanding() > 0 {
-            device.finish_oldest(Status::Ok);
-            reap(&mut submitter);
-        }
+        device.drain(&mut [&mut submitter]);
         let QueueCounters { holds, dispatched, dispatched_fast, .. } = q.counters();
         assert!(holds >= 1, "{locking}");
         assert_eq!((dispatched, dispatched_fast), (1, 0), "{locking}: it waited for a tag");
@@ -310,10 +230,7 @@ fn a_gate_that_another_class_shuts_is_counted() {
 #[test]
 fn no_time_counts_where_nothing_may_pass() {
     for (scheduler, spec) in [("mq-deadline", "null"), ("kyber", "null,submit_queues=2,poll_queues=0")] {
-        let clock = VirtualClock::new();
-        let device = spec::open(spec).expect("the spec is good");
-        let q = RequestQueue::builder(device).scheduler(scheduler).bypass(true).clock(Clock::Virtual(clock.clone()));
-        let q = q.build().expect("the queue is good");
+        let (q, clock) = virtual_queue(open(spec), |q| q.scheduler(scheduler).bypass(true));
         let begun = q.counters().gate;
         assert!(begun.opened > 0, "{scheduler}: the gate opens with the queue");
         q.change_knob("bypass", "0").unwrap().wait().expect("nothing is in flight");

@@ -3,31 +3,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use blkmq::driver::{Batch, Driver, Topology};
-use blkmq::{
-    Bio, Buffer, Client, Limits, QueueError, RejectReason, RequestQueue, SectorRange, Status, Submitter, Time,
-};
+use crate::device::front::Front;
+use crate::device::{Recorder, join};
+use blkmq::{Bio, Buffer, Client, Limits, QueueError, RejectReason, RequestQueue, SectorRange, Status, Submitter};
 
-/// A device of this many sectors that does nothing, with at most 16 sectors in a request.
-#[derive(Debug)]
-struct Growing(AtomicU64);
-
-impl Driver for Growing {
-    fn name(&self) -> &'static str {
-        "growing"
-    }
-
-    fn limits(&self) -> Limits {
-        Limits { capacity_sectors: self.0.load(Ordering::Relaxed), max_sectors: 16, ..Limits::default() }
-    }
-
-    fn topology(&self) -> Topology {
-        Topology::new(1, 8)
-    }
-
-    fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
-        batch.finish_all(Status::Ok);
-    }
+/// A device of so many sectors that does nothing, with at most 16 sectors in a request.
+fn device(sectors: u64) -> Arc<Front<AtomicU64>> {
+    Arc::new(Front {
+        limits: |front| {
+            let capacity_sectors = front.state.load(Ordering::Relaxed);
+            Limits { capacity_sectors, max_sectors: 16, ..Limits::default() }
+        },
+        queue_rqs: |_, _, batch, _| batch.finish_all(Status::Ok),
+        ..Front::new(Recorder::of_depth(8), AtomicU64::new(sectors))
+    })
 }
 
 /// The status of an operation, or the reason why it was not taken.
@@ -44,11 +33,11 @@ fn read(sector: u64, sectors: usize) -> Bio {
 /// Red if a submitter that was there before keeps to the old end, and refuses sectors that the device has now.
 #[test]
 fn operations_reach_as_far_as_the_device_once_somebody_has_asked_it() {
-    let device = Arc::new(Growing(AtomicU64::new(8)));
+    let device = device(8);
     let q = RequestQueue::builder(device.clone()).build().expect("the device is right");
     let mut old = q.submitter(&Client::new("old")).expect("there is a place");
     assert_eq!((end_of(&mut old, read(0, 8)), q.revalidate()), (Ok(Status::Ok), Ok(8)));
-    device.0.store(64, Ordering::Relaxed);
+    device.state.store(64, Ordering::Relaxed);
     let beyond = Err(RejectReason::Bad(Status::BeyondEnd));
     assert_eq!(end_of(&mut old, read(8, 8)), beyond, "nobody has asked the device yet");
     assert_eq!((q.revalidate(), q.limits().capacity_sectors), (Ok(64), 64));
@@ -68,16 +57,16 @@ fn operations_reach_as_far_as_the_device_once_somebody_has_asked_it() {
 
 #[test]
 fn a_device_that_shrinks_is_told_and_nothing_else_changes() {
-    let device = Arc::new(Growing(AtomicU64::new(64)));
+    let device = device(64);
     let q = RequestQueue::builder(device.clone()).build().expect("the device is right");
-    let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
-    device.0.store(32, Ordering::Relaxed);
+    let mut submitter = join(&q);
+    device.state.store(32, Ordering::Relaxed);
     let error = q.revalidate().expect_err("it has shrunk");
     assert_eq!(error, QueueError::Shrunk { known: 64, found: 32 });
     assert!(error.to_string().contains("32 sectors, not 64"), "{error}");
     assert_eq!(q.knob("size").as_deref(), Ok("64"));
     assert_eq!(end_of(&mut submitter, read(63, 1)), Ok(Status::Ok), "the driver sees what it can do");
-    device.0.store(128, Ordering::Relaxed);
+    device.state.store(128, Ordering::Relaxed);
     assert_eq!((q.revalidate(), q.knob("size").as_deref()), (Ok(128), Ok("128")));
     let error = q.set_knob("size", "256").expect_err("it is not for setting").to_string();
     assert_eq!(error, "size: it is the device's, and cannot be set here");

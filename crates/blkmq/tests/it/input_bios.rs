@@ -1,9 +1,8 @@
 //! Operations that no device can do: each comes back with a status that says why, and leaves nothing behind.
 
-use blkmq::driver::spec;
+use crate::device::{Drive, join, open};
 use blkmq::{
-    Bio, Buffer, Buffers, Class, Client, Completion, Flags, IoPriority, Op, RejectReason, RequestQueue, Status,
-    Submitter,
+    Bio, Buffer, Buffers, Class, Client, Flags, IoPriority, Op, RejectReason, RequestQueue, Status, Submitter,
 };
 use proptest::prelude::*;
 
@@ -14,24 +13,7 @@ const PLAIN: &str = "null,size=64K,bs=4096";
 const END: u64 = 128;
 
 fn queue(device: &str, scheduler: &str) -> RequestQueue {
-    RequestQueue::builder(spec::open(device).expect("the spec is good"))
-        .scheduler(scheduler)
-        .slots(16)
-        .build()
-        .expect("the queue is good")
-}
-
-fn submitter(q: &RequestQueue) -> Submitter {
-    q.submitter(&Client::new("test")).expect("there is a place")
-}
-
-fn finish(submitter: &mut Submitter) -> Vec<Completion> {
-    let mut done = Vec::new();
-    while submitter.nr_outstanding() > 0 {
-        submitter.wait(1, None);
-        done.extend(std::iter::from_fn(|| submitter.reap()));
-    }
-    done
+    RequestQueue::builder(open(device)).scheduler(scheduler).slots(16).build().expect("the queue is good")
 }
 
 /// The status of an operation, whether it is refused at submission or completes later.
@@ -44,7 +26,7 @@ fn outcome(submitter: &mut Submitter, bio: Bio) -> Status {
             (rejected.bio, status)
         }
         Ok(_) => {
-            let mut done = finish(submitter);
+            let mut done = submitter.finish();
             assert_eq!(done.len(), 1);
             let done = done.remove(0);
             (done.bio, done.status)
@@ -109,26 +91,26 @@ fn each_bad_operation_has_its_status() {
                 let copies = bio.buffers.iter().map(|buffer| Buffer::from(&buffer[..])).collect::<Vec<_>>();
                 let copy = Bio::new(bio.op, bio.sector, bio.nr_sectors, copies.into()).with_user_data(at as u64);
                 let q = queue(device, scheduler);
-                assert_eq!(outcome(&mut submitter(&q), copy), expected, "row {at}: {bio:?} on {device}");
+                assert_eq!(outcome(&mut join(&q), copy), expected, "row {at}: {bio:?} on {device}");
             }
         }
     }
     let q = queue("null,bs=512,max_sectors=8", "none");
-    assert_eq!(outcome(&mut submitter(&q), io(Write, 0, 17 * 8, 17 * 4096)), TooLarge, "17 requests in 16 slots");
-    assert_eq!(outcome(&mut submitter(&q), io(Write, 0, 16 * 8, 16 * 4096)), Ok);
+    assert_eq!(outcome(&mut join(&q), io(Write, 0, 17 * 8, 17 * 4096)), TooLarge, "17 requests in 16 slots");
+    assert_eq!(outcome(&mut join(&q), io(Write, 0, 16 * 8, 16 * 4096)), Ok);
 }
 
 #[test]
 fn a_full_submitter_hands_the_operation_back_and_goes_on() {
     for scheduler in blkmq::scheduler_names() {
         let q = queue(PLAIN, scheduler);
-        let mut submitter = submitter(&q);
+        let mut submitter = join(&q);
         for number in 0..16 {
             submitter.submit(io(Op::Read, number * 8, 8, 4096).with_user_data(number)).expect("there is a slot");
         }
         let rejected = submitter.submit(io(Op::Read, 0, 8, 4096).with_user_data(99)).unwrap_err();
         assert_eq!((rejected.reason, rejected.bio.user_data), (RejectReason::Full, 99));
-        assert_eq!(finish(&mut submitter).len(), 16);
+        assert_eq!(submitter.finish().len(), 16);
         assert_eq!(outcome(&mut submitter, rejected.bio), Status::Ok);
     }
 }
@@ -142,19 +124,19 @@ fn nowait_ends_with_again_instead_of_waiting() {
         if scheduler != "none" {
             q.change_knob("nr_requests", "4").and_then(blkmq::Change::wait).expect("4 is in range");
         }
-        let mut submitter = submitter(&q);
+        let mut submitter = join(&q);
         let flags = Flags { nowait: true, ..Flags::default() };
         for number in 0..16 {
             submitter.submit(io(Op::Read, number * 80, 8, 4096).with_flags(flags)).expect("there is a slot");
         }
-        let done = finish(&mut submitter);
+        let done = submitter.finish();
         let again = done.iter().filter(|completion| completion.status == Status::Again).count();
         assert!((1..=14).contains(&again), "{scheduler}: {again}");
         assert!(done.iter().all(|completion| matches!(completion.status, Status::Ok | Status::Again)));
         assert_eq!((done.len(), q.busy_tags()), (16, 0));
         let freeze = q.freeze();
         submitter.submit(io(Op::Read, 0, 8, 4096).with_flags(flags)).expect("there is a slot");
-        let refused = finish(&mut submitter);
+        let refused = submitter.finish();
         drop(freeze);
         assert_eq!(refused[0].status, Status::Again);
         // A refused operation has the time of the refusal, and no time at which the driver got it.
@@ -210,7 +192,7 @@ proptest! {
         scheduler in prop::sample::select(blkmq::scheduler_names()),
     ) {
         let q = queue(device, scheduler);
-        let mut submitter = submitter(&q);
+        let mut submitter = join(&q);
         let mut taken = 0;
         for bio in bios {
             let fits = bio.sector.checked_add(bio.nr_sectors).is_some_and(|end| end <= END);
@@ -225,7 +207,7 @@ proptest! {
                 }
             }
         }
-        let done = finish(&mut submitter);
+        let done = submitter.finish();
         prop_assert_eq!(done.len(), taken);
         prop_assert!(done.iter().all(|completion| matches!(completion.status, Status::Ok | Status::Again)));
         prop_assert_eq!((submitter.nr_outstanding(), q.busy_tags()), (0, 0));
@@ -238,7 +220,7 @@ fn a_priority_has_levels_from_0_to_7() {
     let q = queue(PLAIN, "mq-deadline");
     for (level, expected) in [(0, Status::Ok), (7, Status::Ok), (8, Status::BadPriority), (255, Status::BadPriority)] {
         let priority = IoPriority { class: Class::Idle, level };
-        assert_eq!(outcome(&mut submitter(&q), io(Op::Read, 0, 8, 4096).with_priority(priority)), expected);
+        assert_eq!(outcome(&mut join(&q), io(Op::Read, 0, 8, 4096).with_priority(priority)), expected);
         let client = Client::new("test").with_priority(priority);
         let mut submitter = q.submitter(&client).expect("there is a place");
         assert_eq!(outcome(&mut submitter, io(Op::Read, 0, 8, 4096)), expected);

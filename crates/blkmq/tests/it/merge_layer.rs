@@ -2,32 +2,24 @@
 
 use std::sync::Arc;
 
-use crate::device::{ONE_QUEUE, Recorder, reap, write};
+use crate::device::{Drive, ONE_QUEUE, Recorder, join, reap, virtual_queue, write};
 use blkmq::driver::Topology;
-use blkmq::{
-    Bio, Change, Class, Client, Clock, Flags, GroupId, IoPriority, Limits, Op, RequestQueue, Status, Submitter,
-    VirtualClock,
-};
+use blkmq::{Bio, Change, Class, Client, Flags, GroupId, IoPriority, Limits, Op, RequestQueue, Status, Submitter};
 
-const ROOMY: Limits = Limits {
-    capacity_sectors: 1 << 20,
-    missing_bytes: 0,
-    logical_block_size: 512,
-    physical_block_size: 512,
-    max_sectors: 256,
-    max_segments: 64,
-    max_segment_size: 65536,
-    boundary_sectors: 0,
-    max_discard_sectors: 1 << 16,
-    max_discard_segments: 8,
-    max_write_zeroes_sectors: 1 << 16,
-    write_cache: true,
-    fua: true,
-    no_flush: false,
-    rotational: false,
-    pages_align: 0,
-    read_only: false,
-};
+/// Limits that stop no merge. A test changes the limit that it is about.
+fn roomy() -> Limits {
+    Limits {
+        capacity_sectors: 1 << 20,
+        max_sectors: 256,
+        max_segments: 64,
+        max_discard_sectors: 1 << 16,
+        max_discard_segments: 8,
+        max_write_zeroes_sectors: 1 << 16,
+        write_cache: true,
+        fua: true,
+        ..Limits::default()
+    }
+}
 
 /// A device with one tag, which a request at a distant place holds. So what is submitted waits in the scheduler.
 struct Rig {
@@ -39,31 +31,27 @@ struct Rig {
 impl Rig {
     fn new(limits: Limits) -> Self {
         let device = Recorder::new(limits, Topology { depth: 1, ..ONE_QUEUE });
-        let clock = Clock::Virtual(VirtualClock::new());
-        let q = RequestQueue::builder(device.clone())
-            .scheduler("mq-deadline")
-            .clock(clock)
-            .build()
-            .expect("the queue is good");
+        let (q, _) = virtual_queue(device.clone(), |q| q.scheduler("mq-deadline"));
         q.change_knob("nr_requests", "64").and_then(Change::wait).expect("64 is in range");
-        let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
-        submitter.submit(crate::device::read((1 << 20) - 8, 8)).expect("there is a slot");
-        submitter.flush_plug();
+        let mut submitter = join(&q);
+        submitter.submit_now(crate::device::read((1 << 20) - 8, 8));
         assert_eq!(device.take_seen().len(), 1);
         Self { device, q, submitter }
     }
 
-    /// Submits all in one plug.
-    fn together(&mut self, bios: impl IntoIterator<Item = Bio>) {
+    /// Submits all: each in a plug of its own (`apart`), or all in one.
+    fn submit(&mut self, apart: bool, bios: impl IntoIterator<Item = Bio>) {
         for bio in bios {
             self.submitter.submit(bio).expect("there is a slot");
+            if apart {
+                self.submitter.flush_plug();
+            }
         }
         self.submitter.flush_plug();
     }
 
-    /// Submits each in a plug of its own.
-    fn apart(&mut self, bios: impl IntoIterator<Item = Bio>) {
-        bios.into_iter().for_each(|bio| self.together([bio]));
+    fn nr_merges(&self) -> u64 {
+        self.q.counters().merges_plug + self.q.counters().merges_insert
     }
 
     fn set_nomerges(&self, value: &str) {
@@ -95,25 +83,19 @@ fn writes(sectors: &[u64]) -> Vec<Bio> {
 }
 
 #[test]
-fn neighbours_merge_behind_and_in_front_in_the_plug() {
-    let mut rig = Rig::new(ROOMY);
-    rig.together(writes(&[16, 24, 8, 32, 0]));
-    assert_eq!(rig.q.counters().merges_plug, 4);
-    assert_eq!(rig.drain(), [(0, 40, 5)]);
-}
-
-#[test]
-fn neighbours_merge_behind_and_in_front_in_the_scheduler() {
-    let mut rig = Rig::new(ROOMY);
-    rig.apart(writes(&[16, 24, 8, 32, 0]));
-    assert_eq!((rig.q.counters().merges_plug, rig.q.counters().merges_insert), (0, 4));
-    assert_eq!(rig.drain(), [(0, 40, 5)]);
+fn neighbours_merge_behind_and_in_front() {
+    for (apart, in_plug, in_scheduler) in [(false, 4, 0), (true, 0, 4)] {
+        let mut rig = Rig::new(roomy());
+        rig.submit(apart, writes(&[16, 24, 8, 32, 0]));
+        assert_eq!((rig.q.counters().merges_plug, rig.q.counters().merges_insert), (in_plug, in_scheduler));
+        assert_eq!(rig.drain(), [(0, 40, 5)]);
+    }
 }
 
 #[test]
 fn what_fills_a_gap_joins_both_sides() {
-    let mut rig = Rig::new(ROOMY);
-    rig.apart(writes(&[0, 16, 64, 48, 8, 56]));
+    let mut rig = Rig::new(roomy());
+    rig.submit(true, writes(&[0, 16, 64, 48, 8, 56]));
     assert_eq!(rig.q.counters().merges_insert, 4);
     assert_eq!(rig.drain(), [(0, 24, 3), (48, 24, 3)]);
 }
@@ -125,14 +107,14 @@ fn nomerges_1_tries_the_latest_only_and_2_none() {
         ("1", vec![(0, 8, 1), (8, 16, 2), (64, 8, 1)]),
         ("2", vec![(0, 8, 1), (8, 8, 1), (16, 8, 1), (64, 8, 1)]),
     ] {
-        let mut rig = Rig::new(ROOMY);
+        let mut rig = Rig::new(roomy());
         rig.set_nomerges(level);
         // The fourth write touches the third one, which was inserted last, and the first one, which was not.
-        rig.apart(writes(&[0, 64, 16, 8]));
+        rig.submit(true, writes(&[0, 64, 16, 8]));
         assert_eq!(rig.drain(), expected, "nomerges={level}");
-        let mut rig = Rig::new(ROOMY);
+        let mut rig = Rig::new(roomy());
         rig.set_nomerges(level);
-        rig.together(writes(&[0, 8, 16]));
+        rig.submit(false, writes(&[0, 8, 16]));
         let expected = if level == "2" { vec![(0, 8, 1), (8, 8, 1), (16, 8, 1)] } else { vec![(0, 24, 3)] };
         assert_eq!(rig.drain(), expected, "nomerges={level} in the plug");
     }
@@ -141,18 +123,14 @@ fn nomerges_1_tries_the_latest_only_and_2_none() {
 #[test]
 fn merged_requests_stay_within_each_limit() {
     for (limits, expected) in [
-        (Limits { max_sectors: 16, ..ROOMY }, vec![(0, 16, 2), (16, 16, 2)]),
-        (Limits { max_segments: 3, ..ROOMY }, vec![(0, 24, 3), (24, 8, 1)]),
-        (Limits { boundary_sectors: 8, ..ROOMY }, vec![(0, 8, 1), (8, 8, 1), (16, 8, 1), (24, 8, 1)]),
+        (Limits { max_sectors: 16, ..roomy() }, vec![(0, 16, 2), (16, 16, 2)]),
+        (Limits { max_segments: 3, ..roomy() }, vec![(0, 24, 3), (24, 8, 1)]),
+        (Limits { boundary_sectors: 8, ..roomy() }, vec![(0, 8, 1), (8, 8, 1), (16, 8, 1), (24, 8, 1)]),
     ] {
         for apart in [false, true] {
             let mut rig = Rig::new(limits);
             let bios = writes(&[0, 8, 16, 24]);
-            if apart {
-                rig.apart(bios)
-            } else {
-                rig.together(bios)
-            }
+            rig.submit(apart, bios);
             assert_eq!(rig.drain(), expected, "{limits:?} apart {apart}");
         }
     }
@@ -182,14 +160,10 @@ fn requests_that_differ_do_not_merge() {
     };
     for at in 0..different().len() {
         for apart in [false, true] {
-            let mut rig = Rig::new(ROOMY);
+            let mut rig = Rig::new(roomy());
             let bios = [write(0, 8), different().into_iter().nth(at).expect("it is one of them"), write(16, 8)];
-            if apart {
-                rig.apart(bios)
-            } else {
-                rig.together(bios)
-            }
-            assert_eq!(rig.q.counters().merges_plug + rig.q.counters().merges_insert, 0, "difference {at}");
+            rig.submit(apart, bios);
+            assert_eq!(rig.nr_merges(), 0, "difference {at}");
             assert!(rig.drain().iter().all(|(_, nr_sectors, _)| *nr_sectors <= 8));
         }
     }
@@ -201,14 +175,10 @@ fn zeroes_of_two_kinds_do_not_merge() {
     let zeroes = |sector, nounmap| Bio::write_zeroes(sector, 8).with_flags(Flags { nounmap, ..Flags::default() });
     for apart in [false, true] {
         for (kinds, merges) in [([true, true, true], 2), ([false, false, false], 2), ([true, false, true], 0)] {
-            let mut rig = Rig::new(ROOMY);
+            let mut rig = Rig::new(roomy());
             let bios = kinds.into_iter().enumerate().map(|(at, nounmap)| zeroes(at as u64 * 8, nounmap));
-            if apart {
-                rig.apart(bios)
-            } else {
-                rig.together(bios)
-            }
-            assert_eq!(rig.q.counters().merges_plug + rig.q.counters().merges_insert, merges, "{kinds:?}");
+            rig.submit(apart, bios);
+            assert_eq!(rig.nr_merges(), merges, "{kinds:?}");
             rig.drain();
         }
     }
@@ -218,7 +188,7 @@ fn zeroes_of_two_kinds_do_not_merge() {
 /// Each client gets its own operations back, with `status`.
 fn merges_of_a_striped_stream(groups: [u32; 2], status: Status) -> u64 {
     const STRIPES: u64 = 32;
-    let mut rig = Rig::new(ROOMY);
+    let mut rig = Rig::new(roomy());
     let made = ["one", "other"].map(|name| rig.q.tenants().add_group(name, GroupId::ROOT, 100).expect("there is room"));
     let join = |(name, group): (&str, u32)| {
         let group = if group == 0 { GroupId::ROOT } else { made[group as usize - 1] };
@@ -272,13 +242,9 @@ fn a_stream_over_two_clients_merges_in_one_group_and_not_in_two() {
 #[test]
 fn the_error_of_a_merged_request_reaches_each_operation() {
     for apart in [false, true] {
-        let mut rig = Rig::new(ROOMY);
+        let mut rig = Rig::new(roomy());
         let bios = writes(&[16, 24, 8, 0, 640]);
-        if apart {
-            rig.apart(bios)
-        } else {
-            rig.together(bios)
-        }
+        rig.submit(apart, bios);
         rig.device.finish_oldest(Status::Ok);
         assert_eq!(reap(&mut rig.submitter).len(), 1);
         rig.device.finish_oldest(Status::Medium);
@@ -298,11 +264,7 @@ fn the_error_of_a_merged_request_reaches_each_operation() {
 fn discarded(limits: Limits, sectors: &[u64], apart: bool) -> Vec<Vec<(u64, u32)>> {
     let mut rig = Rig::new(limits);
     let bios = sectors.iter().map(|sector| Bio::discard(*sector, 8));
-    if apart {
-        rig.apart(bios)
-    } else {
-        rig.together(bios)
-    }
+    rig.submit(apart, bios);
     let mut requests = Vec::new();
     while rig.device.nr_held() > 0 {
         rig.device.finish_oldest(Status::Ok);
@@ -317,17 +279,17 @@ fn discarded(limits: Limits, sectors: &[u64], apart: bool) -> Vec<Vec<(u64, u32)
 fn discards_merge_as_ranges() {
     for apart in [false, true] {
         let ranges = vec![(100, 8), (0, 8), (500, 8)];
-        assert_eq!(discarded(ROOMY, &[100, 0, 500], apart), [ranges]);
-        let three = Limits { max_discard_segments: 2, ..ROOMY };
+        assert_eq!(discarded(roomy(), &[100, 0, 500], apart), [ranges]);
+        let three = Limits { max_discard_segments: 2, ..roomy() };
         assert_eq!(discarded(three, &[100, 0, 500], apart), [vec![(100, 8), (0, 8)], vec![(500, 8)]]);
-        let small = Limits { max_discard_sectors: 16, ..ROOMY };
+        let small = Limits { max_discard_sectors: 16, ..roomy() };
         assert_eq!(discarded(small, &[100, 0, 500], apart), [vec![(100, 8), (0, 8)], vec![(500, 8)]]);
     }
 }
 
 #[test]
 fn no_range_of_a_discard_crosses_the_boundary() {
-    let limits = Limits { boundary_sectors: 16, ..ROOMY };
+    let limits = Limits { boundary_sectors: 16, ..roomy() };
     for apart in [false, true] {
         for sectors in [&[0, 8, 16, 24][..], &[100, 8, 16], &[0, 200, 208, 8, 16]] {
             for (sector, nr_sectors) in discarded(limits, sectors, apart).concat() {

@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 
+use crate::device::{open, virtual_queue};
 use crate::jobs::Rig;
-use blkmq::driver::spec;
-use blkmq::{Bio, Buffer, Client, Clock, Locking, QueueCounters, RequestQueue, Submitter, Time, VirtualClock};
+use blkmq::{Bio, Buffer, Client, Locking, QueueCounters, Submitter, Time};
 
 const SECOND: u64 = 1_000_000_000;
 const GIB: u64 = 1 << 30;
@@ -72,10 +72,7 @@ struct EarlyTags {
 /// The same load, but a bio takes one of `nr_requests` tags before it may go on to be merged. The bio gives the tag
 /// back when it is over.
 fn run_with_early_tags(nr_requests: usize) -> QueueCounters {
-    let clock = VirtualClock::new();
-    let q = RequestQueue::builder(spec::open("hdd").expect("there is such a device"));
-    let q = q.scheduler("mq-deadline").locking(Locking::Combining).clock(Clock::Virtual(clock.clone()));
-    let q = q.build().expect("the queue is good");
+    let (q, clock) = virtual_queue(open("hdd"), |q| q.scheduler("mq-deadline").locking(Locking::Combining));
     let join = |_| q.submitter(&Client::new("writer")).expect("there is a place");
     let mut writers: Vec<(Submitter, u64)> = (0..WRITERS).map(join).map(|submitter| (submitter, 0)).collect();
     let mut tags = EarlyTags { waiters: (0..writers.len()).collect(), free: nr_requests };

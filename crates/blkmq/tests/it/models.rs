@@ -1,6 +1,6 @@
 //! The device models on real time, with several threads.
 
-use blkmq::driver::spec;
+use crate::device::{Drive, open};
 use blkmq::{Bio, Buffer, Buffers, Client, Op, RequestQueue};
 
 /// Writes and reads back areas that belong to one thread, with eight operations outstanding, flushing now and then.
@@ -17,8 +17,7 @@ fn work(q: &RequestQueue, thread: u64) {
                     Op::Read => Bio::read(sector(next), Buffer::zeroed(4096)),
                     _ => Bio::flush(),
                 };
-                submitter.submit(bio.with_user_data(next)).expect("there are slots");
-                submitter.flush_plug();
+                submitter.submit_now(bio.with_user_data(next));
                 next += 1;
             }
             assert!(submitter.wait(1, None).is_ready(), "everything comes back");
@@ -46,8 +45,8 @@ fn the_models_serve_several_threads_on_real_time() {
         "cloud,memory_backed=1,submit_queues=2,hw_queue_depth=2,iops=20000,burst=0,hold=1ms",
     ] {
         for scheduler in blkmq::scheduler_names() {
-            let driver = spec::open(device).expect("the spec is good");
-            let q = RequestQueue::builder(driver).scheduler(scheduler).build().expect("the device can have a queue");
+            let q =
+                RequestQueue::builder(open(device)).scheduler(scheduler).build().expect("the device can have a queue");
             std::thread::scope(|scope| {
                 for thread in 0..3 {
                     scope.spawn({

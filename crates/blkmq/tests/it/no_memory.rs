@@ -1,16 +1,16 @@
 //! Devices in memory when the system has no more of it.
 
 use crate::counting::without_memory;
-use blkmq::driver::spec;
-use blkmq::{Bio, Buffer, Client, Flags, RequestQueue, Status};
+use crate::device::{join, open};
+use blkmq::{Bio, Buffer, Flags, RequestQueue, Status};
 
 /// Red (the process is aborted) if a page for which there is no memory is fatal; red if the write is acknowledged, if
 /// something of it can be read, or if the device is of no use afterwards.
 #[test]
 fn a_write_for_which_there_is_no_memory_fails_alone() {
     for device in ["ram,size=1M", "null,size=1M,memory_backed=1", "ssd,size=1M,memory_backed=1"] {
-        let q = RequestQueue::builder(spec::open(device).unwrap()).build().unwrap();
-        let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+        let q = RequestQueue::builder(open(device)).build().unwrap();
+        let mut submitter = join(&q);
         let mut run = |bio: Bio| {
             assert!(submitter.submit(bio).is_ok());
             loop {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::device::{ONE_QUEUE, Recorder, reap, write};
+use crate::device::{Drive, ONE_QUEUE, Recorder, join, reap, write};
 use blkmq::pages::{Command, PageSource, Pages};
-use blkmq::{Bio, Buffer, Buffers, Client, Limits, Op, RejectReason, RequestQueue, Status, Submitter};
+use blkmq::{Bio, Buffer, Buffers, Limits, Op, RejectReason, RequestQueue, Status, Submitter};
 
 /// Pages that no driver of the kernel has.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ fn queue(pages_align: u32, scheduler: &str) -> (Arc<Recorder>, Submitter) {
     let limits = Limits { capacity_sectors: 1 << 20, max_sectors: 16, pages_align, ..Limits::default() };
     let device = Recorder::new(limits, ONE_QUEUE);
     let q = RequestQueue::builder(device.clone()).scheduler(scheduler).build().expect("the device makes sense");
-    (device, q.submitter(&Client::new("test")).expect("there is room"))
+    (device, join(&q))
 }
 
 /// Red if a device that looks for the data in memory gets an operation that has none there: it would complete it
@@ -92,8 +92,7 @@ fn an_operation_with_pages_never_merges() {
 #[test]
 fn each_part_of_an_operation_has_its_part_of_the_pages() {
     let (device, mut submitter) = queue(4, "mq-deadline");
-    submitter.submit(Bio::read(100, pages(40 * 512)).with_user_data(3)).expect("there is room");
-    submitter.flush_plug();
+    submitter.submit_now(Bio::read(100, pages(40 * 512)).with_user_data(3));
     let seen: Vec<_> = device.take_seen().into_iter().map(|seen| (seen.sector, seen.pages)).collect();
     assert_eq!(seen, [(100, Some((0, 8192))), (116, Some((8192, 8192))), (132, Some((16384, 4096)))]);
     let mut done = Vec::new();
@@ -105,8 +104,7 @@ fn each_part_of_an_operation_has_its_part_of_the_pages() {
     assert_eq!((done.status, done.bio.user_data, done.bio.buffers.len()), (Status::Ok, 3, 40 * 512));
     assert!(matches!(done.bio.buffers, Buffers::Pages(_)));
     // The buffers of other operations are what they were.
-    submitter.submit(Bio::read(0, Buffer::zeroed(512))).expect("there is room");
-    submitter.flush_plug();
+    submitter.submit_now(Bio::read(0, Buffer::zeroed(512)));
     assert_eq!(device.take_seen()[0].pages, None);
     device.finish_oldest(Status::Ok);
     assert_eq!(reap(&mut submitter).len(), 1);

@@ -1,6 +1,7 @@
 //! The default profile of the model `hdd` against published numbers of its disk, from the kernel test robot:
 //! linux-block 202401312320.a335db14-oliver.sang@intel.com. See `driver::hdd::Config` for the arithmetic.
 
+use crate::device::Random;
 use crate::jobs::Rig;
 use blkmq::{Bio, Op};
 
@@ -71,14 +72,12 @@ fn merge_64x32_under_mq_deadline_is_the_robots_disk() {
 /// one, about twice as many with 32 outstanding, and the full transfer rate for a single sequential reader.
 #[test]
 fn reads_are_as_fast_as_those_of_such_disks() {
-    let reads = |iodepth, random: bool| {
+    let reads = |iodepth, is_random: bool| {
         let mut rig = Rig::new("hdd", "none");
-        let (mut state, blocks) = (1_u64, rig.q.limits().capacity_sectors / 8);
+        let (mut random, blocks, mut last) = (Random(1), rig.q.limits().capacity_sectors / 8, 0);
         rig.job(iodepth, 4096, move |buffer| {
-            // A linear congruential generator of full period, whose upper bits are the random ones.
-            state = if random { state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1) } else { state + 1 };
-            let block = if random { (state >> 16) % blocks } else { state };
-            Bio::new(Op::Read, block * 8, 8, buffer.into())
+            last = if is_random { random.below(blocks) } else { last + 1 };
+            Bio::new(Op::Read, last * 8, 8, buffer.into())
         });
         rig.run(SECOND);
         rig.run(10 * SECOND);

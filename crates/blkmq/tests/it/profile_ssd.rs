@@ -2,6 +2,7 @@
 //! See `driver::ssd::Config` for the arithmetic. What was measured with writers was measured on eight SSDs at once, and
 //! is checked beside the model, in `published.rs`.
 
+use crate::device::Random;
 use crate::jobs::Rig;
 use blkmq::{Bio, Op};
 
@@ -10,11 +11,9 @@ const MS: u64 = 1_000_000;
 /// A job of operations at random places, as fio's `norandommap=1` makes them.
 fn random(rig: &mut Rig, op: Op, iodepth: usize, kib: u64) {
     let places = rig.q.limits().capacity_sectors / (2 * kib);
-    // A linear congruential generator of full period, whose upper bits are the random ones.
-    let mut state = 1 + rig.jobs.len() as u64;
+    let mut random = Random(1 + rig.jobs.len() as u64);
     rig.job(iodepth, kib as usize * 1024, move |buffer| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        Bio::new(op, (state >> 16) % places * 2 * kib, 2 * kib, buffer.into())
+        Bio::new(op, random.below(places) * 2 * kib, 2 * kib, buffer.into())
     });
 }
 

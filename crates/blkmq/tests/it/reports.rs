@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::device::{ONE_QUEUE, Recorder, read, reap, write};
-use blkmq::driver::{Topology, spec};
-use blkmq::{Bio, Buffer, Client, Clock, Limits, Locking, RequestQueue, Status, Submitter, VirtualClock};
+use crate::device::{Drive, ONE_QUEUE, Recorder, read, reap, write};
+use blkmq::driver::Topology;
+use blkmq::{Bio, Client, Limits, Locking, RequestQueue, Status, Submitter};
 use blkmq_sched::{
     Admission, Class, ClientId, ClientSettings, DispatchContext, Event, FastRequest, Feedback, FeedbackKind, GroupId,
     GroupSettings, Info, InsertAt, Outstanding, Passing, RqId, Scheduler, Setting, Ticket, Time,
@@ -224,15 +224,7 @@ fn submitter(q: &RequestQueue, name: &str) -> Submitter {
 }
 
 fn submit(submitter: &mut Submitter, bio: Bio) {
-    submitter.submit(bio).expect("there is a slot");
-    submitter.flush_plug();
-}
-
-fn finish_all(device: &Recorder, submitters: &mut [&mut Submitter]) {
-    while submitters.iter().any(|submitter| submitter.nr_outstanding() > 0) {
-        (0..device.nr_held()).for_each(|_| device.finish_oldest(Status::Ok));
-        submitters.iter_mut().for_each(|submitter| _ = reap(submitter));
-    }
+    submitter.submit_now(bio);
 }
 
 /// Red if a completion is told only behind the next insertion or choice, or twice, or with another request's sectors.
@@ -252,7 +244,7 @@ fn a_completion_is_told_before_the_next_request_comes() {
         device.finish_oldest(Status::Medium);
         assert_eq!(reap(&mut first).len(), 1, "{locking}");
         submit(&mut second, read(200, 8));
-        finish_all(&device, &mut [&mut first, &mut second]);
+        device.drain(&mut [&mut first, &mut second]);
         let calls = ["insert 0", "dispatch 0", "report 1", "insert 100", "dispatch 100", "report 1", "insert 200"];
         looked(&state, |state| {
             assert!(state.calls.starts_with(&calls.map(str::to_owned)), "{locking}: {:?}", state.calls)
@@ -304,7 +296,7 @@ fn requests_pass_as_the_scheduler_says_and_are_told() {
             let before = q.counters().bypassed;
             for number in 0..times {
                 submit([&mut first, &mut second][of], read(1000 * number, 8));
-                finish_all(&device, &mut [&mut first, &mut second]);
+                device.drain(&mut [&mut first, &mut second]);
             }
             q.counters().bypassed - before
         };
@@ -320,10 +312,10 @@ fn requests_pass_as_the_scheduler_says_and_are_told() {
         // A write goes to the scheduler, because writes are bounded. At the end of that hold the scheduler is asked
         // anew.
         submit(&mut first, write(0, 8));
-        finish_all(&device, &mut [&mut first, &mut second]);
+        device.drain(&mut [&mut first, &mut second]);
         let before = q.counters().bypassed;
         submit(&mut first, read(0, 8));
-        finish_all(&device, &mut [&mut first, &mut second]);
+        device.drain(&mut [&mut first, &mut second]);
         assert_eq!(q.counters().bypassed, before, "{locking}: nobody may");
         let told = looked(&state, |state| state.clients.values().map(|(_, books)| books.passed).sum::<u64>());
         assert_eq!(told, q.counters().bypassed, "{locking}");
@@ -353,113 +345,8 @@ fn what_is_not_admitted_waits_for_a_completion_of_its_client() {
             let done = device.nr_held() - usize::from(second.nr_outstanding() > 0 && reap(&mut second).is_empty());
             assert!(done >= left.min(1), "{locking}: {left}");
         }
-        finish_all(&device, &mut [&mut first, &mut second]);
+        device.drain(&mut [&mut first, &mut second]);
         drop((first, second));
         assert_even(&state);
-    }
-}
-
-/// Red if a request that times out, or that the driver gives back before, is not reported, or is reported twice.
-#[test]
-fn what_times_out_is_told_once() {
-    for (locking, passing) in Locking::ALL.iter().flat_map(|l| [Passing::Nobody, Passing::All].map(|p| (*l, p))) {
-        let device = spec::open("null,size=64M,hw_queue_depth=4,timeout=1,20,0,-1,requeue=1,10,0,-1");
-        let (scheduler, state) = Bookkeeper::new(passing, 100);
-        let q = RequestQueue::builder(device.expect("the spec is good")).scheduler(scheduler).locking(locking);
-        let clock = Clock::Virtual(VirtualClock::new());
-        let q = q.bypass(true).clock(clock).io_timeout_ms(5).build().expect("the queue is good");
-        let mut submitter = submitter(&q, "a");
-        let mut nr_timeouts = 0;
-        for sector in 0..100 {
-            submit(&mut submitter, read(sector * 1000, 8));
-            while submitter.nr_outstanding() > 3 || sector == 99 && submitter.nr_outstanding() > 0 {
-                submitter.wait(1, None);
-                submitter.reap_all(|completion| nr_timeouts += u64::from(completion.status == Status::Timeout));
-            }
-        }
-        assert!(
-            nr_timeouts > 0 && q.counters().timeouts == nr_timeouts && q.counters().requeued > 0,
-            "{:?}",
-            q.counters()
-        );
-        // What has just completed is told when somebody comes to the scheduler.
-        q.change_scheduler("none").expect("it is there").wait().expect("nothing waits");
-        let books = looked(&state, |state| state.clients.values().next().expect("the client is there").1.clone());
-        assert_eq!((books.completed + books.passed, books.passing), (100, (0, 0)), "{locking} {passing:?}");
-        assert_eq!(books.passed, if passing == Passing::All { q.counters().bypassed } else { 0 }, "{locking}");
-        drop(submitter);
-        assert_even(&state);
-    }
-}
-
-/// Submits operations until `times` are over, and looks at nothing. Some submitters come and go.
-fn work(q: &RequestQueue, name: &str, times: u64) {
-    let mut left = times;
-    while left > 0 {
-        let mut submitter = submitter(q, name);
-        for number in 0..left.min(300) {
-            let sector = (number * 7919 % 1000) * 8;
-            let bio = match number % 3 {
-                0 => Bio::write(sector, Buffer::zeroed(4096)),
-                _ => Bio::read(sector, Buffer::zeroed(4096)),
-            };
-            while submitter.nr_outstanding() == submitter.nr_slots() {
-                submitter.wait(1, None);
-                submitter.reap_all(drop);
-            }
-            submitter.submit(bio).expect("a slot is free");
-            if number % 5 == 0 {
-                submitter.poll();
-                submitter.reap_all(drop);
-            }
-        }
-        left -= left.min(300);
-        drop(submitter);
-    }
-}
-
-/// Red if anything is told twice, not at all, to the wrong scheduler, or of a client that has left: with threads that
-/// come and go, requests that are given back, fail and time out, schedulers that change, and clients that move.
-#[test]
-fn everything_is_told_once_under_load() {
-    let specs = [
-        "null,irqmode=1,submit_queues=2,hw_queue_depth=4",
-        "null,irqmode=0,submit_queues=2,hw_queue_depth=2,requeue=1,5,0,-1",
-        "null,memory_backed=1,size=64M,irqmode=2,completion_nsec=2000,hw_queue_depth=8,badblocks=700-701",
-    ];
-    for (spec, locking) in specs.iter().flat_map(|spec| Locking::ALL.map(|locking| (spec, locking))) {
-        for (passing, most) in [(Passing::All, 1000), (Passing::Client, 3), (Passing::Nobody, 2)] {
-            let device = spec::open(spec).expect("the spec is good");
-            let (scheduler, state) = Bookkeeper::new(passing, most);
-            let mut states = vec![state];
-            let q = RequestQueue::builder(device).slots(16).scheduler(scheduler).locking(locking).bypass(true);
-            let q = q.build().expect("the queue is good");
-            let group = q.tenants().add_group("g", GroupId::ROOT, 100).expect("there is room");
-            std::thread::scope(|scope| {
-                let workers: Vec<_> = ["a", "a", "b", "c"].map(|name| scope.spawn(|| work(&q, name, 1500))).into();
-                let mut round = 0;
-                while workers.iter().any(|worker| !worker.is_finished()) {
-                    round += 1;
-                    if let Ok(client) = q.tenants().client_of("a") {
-                        // The client may leave meanwhile.
-                        let _ = q.tenants().set_client_weight(client, 1 + round % 1000);
-                        let _ = q.tenants().move_client(client, if round % 2 == 0 { group } else { GroupId::ROOT });
-                    }
-                    let choice = if round % 3 == 0 {
-                        q.change_scheduler("mq-deadline")
-                    } else {
-                        let (scheduler, state) = Bookkeeper::new(passing, most);
-                        states.push(state);
-                        q.change_scheduler(scheduler)
-                    };
-                    choice.expect("it is new").wait().expect("it suits the locking");
-                    std::thread::sleep(std::time::Duration::from_millis(1));
-                }
-            });
-            eprintln!("{spec} {locking} {passing:?}: {} schedulers, {} passed", states.len(), q.counters().bypassed);
-            assert!(q.tenants().clients().is_empty() && q.busy_tags() == 0);
-            q.change_scheduler("none").expect("it is there").wait().expect("nothing waits");
-            states.iter().for_each(assert_even);
-        }
     }
 }

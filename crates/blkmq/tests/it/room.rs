@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::common::ways::{Way, every, whole};
-use crate::device::{ONE_QUEUE, Recorder, read, reap};
+use crate::device::{ONE_QUEUE, Recorder, join, read, reap};
 use blkmq::driver::{Driver, Topology, spec};
-use blkmq::{Bio, Buffer, Client, Flags, Limits, RequestQueue, Status, Submitter};
+use blkmq::{Bio, Buffer, Flags, Limits, RequestQueue, Status};
 use blkmq_sched::{
     Admission, Class, ClientId, DispatchContext, Info, InsertAt, Op, Outstanding, Passing, PerHctx, RqId, Scheduler,
     Time,
 };
 
 /// Requests that were inserted: their sector and operation, in order.
-pub(crate) type Log = Arc<Mutex<Vec<(u64, Op)>>>;
+type Log = Arc<Mutex<Vec<(u64, Op)>>>;
 
 /// First in, first out, with a log of what came in. For each hardware queue one, if it is split. The depth bounds
 /// requests other than reads, and a test changes it.
@@ -74,7 +74,7 @@ fn device(topology: Topology) -> Arc<Recorder> {
 }
 
 /// A queue with room for so many requests in a scheduler that logs them.
-pub(crate) fn queue(way: Way, device: Arc<dyn Driver>, nr_requests: u32) -> (RequestQueue, Log) {
+fn queue(way: Way, device: Arc<dyn Driver>, nr_requests: u32) -> (RequestQueue, Log) {
     queue_with(way, device, nr_requests, Arc::new(AtomicU32::new(u32::MAX)))
 }
 
@@ -86,12 +86,8 @@ fn queue_with(way: Way, device: Arc<dyn Driver>, nr: u32, depth: Arc<AtomicU32>)
     (builder.build().expect("the queue is good"), log)
 }
 
-pub(crate) fn submitter(q: &RequestQueue) -> Submitter {
-    q.submitter(&Client::new("test")).expect("there is a place")
-}
-
 /// Operation `number` of submitter `by`: reads and writes, which are of different kinds.
-pub(crate) fn operation(by: u64, number: u64) -> Bio {
+fn operation(by: u64, number: u64) -> Bio {
     let sector = by * SECTORS + number * 16;
     if number.is_multiple_of(3) {
         Bio::write(sector, Buffer::zeroed(512))
@@ -101,7 +97,7 @@ pub(crate) fn operation(by: u64, number: u64) -> Bio {
 }
 
 /// Asserts that `each` operations of every submitter came in, each once, and those of one kind in their order.
-pub(crate) fn assert_in_order(log: &Log, nr_submitters: u64, each: u64, what: &str) {
+fn assert_in_order(log: &Log, nr_submitters: u64, each: u64, what: &str) {
     let log = log.lock().expect("no test panicked");
     for by in 0..nr_submitters {
         for op in [Op::Read, Op::Write] {
@@ -121,7 +117,7 @@ fn who_completes_lets_in_what_found_no_room_one_by_one_and_in_order() {
     for way in every() {
         let device = device(Topology { depth: 2, ..ONE_QUEUE });
         let (q, log) = queue(way, device.clone(), 2);
-        let (mut polls, mut idle) = (submitter(&q), submitter(&q));
+        let (mut polls, mut idle) = (join(&q), join(&q));
         for number in 0..12 {
             for (by, submitter) in [(0, &mut polls), (1, &mut idle)] {
                 submitter.submit(operation(by, number)).expect("there are slots");
@@ -153,7 +149,7 @@ fn room_that_has_come_is_for_who_waited_for_it() {
     for way in every() {
         let (device, depth) = (device(ONE_QUEUE), Arc::new(AtomicU32::new(1)));
         let (q, log) = queue_with(way, device.clone(), 64, Arc::clone(&depth));
-        let (mut first, mut second) = (submitter(&q), submitter(&q));
+        let (mut first, mut second) = (join(&q), join(&q));
         let write = |sector| Bio::write(sector, Buffer::zeroed(512));
         for sector in [0, 100] {
             first.submit(write(sector)).expect("there are slots");
@@ -164,10 +160,7 @@ fn room_that_has_come_is_for_who_waited_for_it() {
         second.poll();
         let came = || log.lock().expect("no test panicked").iter().map(|(sector, _)| *sector).collect::<Vec<_>>();
         let before = came();
-        while first.nr_outstanding() + second.nr_outstanding() > 0 {
-            (0..device.nr_held()).for_each(|_| device.finish_oldest(Status::Ok));
-            let _ = (reap(&mut first), reap(&mut second));
-        }
+        device.drain(&mut [&mut first, &mut second]);
         assert_eq!((before, came()), (vec![0, 100], vec![0, 100, 200]), "{way}");
     }
 }
@@ -179,7 +172,7 @@ fn who_has_room_elsewhere_waits_behind_who_has_none() {
     for way in whole() {
         let device = device(Topology { read_queues: 1, depth: 1, ..ONE_QUEUE });
         let (q, log) = queue(way, device.clone(), 1);
-        let mut submitter = submitter(&q);
+        let mut submitter = join(&q);
         let sync = Flags { sync: true, ..Flags::NONE };
         for sector in [0, 100] {
             submitter.submit(Bio::write(sector, Buffer::zeroed(512)).with_flags(sync)).expect("there are slots");
@@ -188,10 +181,7 @@ fn who_has_room_elsewhere_waits_behind_who_has_none() {
         submitter.submit(read(200, 1)).expect("there are slots");
         submitter.poll();
         assert_eq!(device.nr_held(), 1, "{way}");
-        while submitter.nr_outstanding() > 0 {
-            device.finish_oldest(Status::Ok);
-            reap(&mut submitter);
-        }
+        device.drain(&mut [&mut submitter]);
         let order: Vec<_> = log.lock().expect("no test panicked").iter().map(|(sector, _)| *sector).collect();
         assert_eq!(order, [0, 100, 200], "{way}");
     }
@@ -203,7 +193,7 @@ fn nowait_behind_one_without_room_does_not_wait() {
     for way in every() {
         let device = device(ONE_QUEUE);
         let q = way.builder(device.clone()).nr_requests(1).build().expect("the queue is good");
-        let mut submitter = submitter(&q);
+        let mut submitter = join(&q);
         submitter.submit(read(0, 1)).expect("there are slots");
         submitter.submit(read(100, 1)).expect("there are slots");
         let nowait = Flags { nowait: true, ..Flags::default() };
@@ -211,10 +201,7 @@ fn nowait_behind_one_without_room_does_not_wait() {
         let done = reap(&mut submitter);
         let refused: Vec<_> = done.iter().map(|done| (done.bio.sector, done.status)).collect();
         assert_eq!(refused, [(200, Status::Again)], "{way}");
-        while submitter.nr_outstanding() > 0 {
-            device.finish_oldest(Status::Ok);
-            reap(&mut submitter);
-        }
+        device.drain(&mut [&mut submitter]);
     }
 }
 
@@ -225,7 +212,7 @@ fn a_submitter_that_leaves_waits_for_what_found_no_room() {
     for way in every() {
         let device = spec::open("null,irqmode=2,completion_nsec=1ms,hw_queue_depth=4,poll_queues=0");
         let q = way.builder(device.expect("the spec is good")).nr_requests(1).build().expect("the queue is good");
-        let mut submitter = submitter(&q);
+        let mut submitter = join(&q);
         for sector in [0, 100, 200] {
             submitter.submit(read(sector, 1)).expect("there are slots");
         }
@@ -235,30 +222,5 @@ fn a_submitter_that_leaves_waits_for_what_found_no_room() {
         assert!(issued == 1 || way.stages_all && issued == 0, "{way}: there is room for one");
         assert_eq!(submitter.leave().len(), 0, "{way}");
         assert_eq!(q.counters().completed, 3, "{way}");
-    }
-}
-
-/// Red if a completion does not let in what another thread's insertion found no room for.
-#[test]
-fn a_completion_lets_in_what_found_no_room() {
-    for way in every() {
-        let device = device(ONE_QUEUE);
-        let q = way.builder(device.clone()).nr_requests(1).build().expect("the queue is good");
-        let (mut first, mut second) = (submitter(&q), submitter(&q));
-        let quiesce = q.quiesce();
-        for (submitter, sector) in [(&mut first, 0), (&mut second, 80)] {
-            submitter.submit(read(sector, 1)).expect("there are slots");
-            submitter.flush_plug();
-        }
-        assert_eq!((q.counters().entered, device.nr_held()), (2, 0), "{way}");
-        drop(quiesce);
-        first.poll();
-        assert_eq!(device.nr_held(), 1, "{way}");
-        device.finish_oldest(Status::Ok);
-        first.poll();
-        assert_eq!(device.nr_held(), 1, "{way}: the first submitter goes on with what had no room");
-        device.finish_oldest(Status::Ok);
-        first.poll();
-        assert_eq!([first, second].map(|mut submitter| reap(&mut submitter).len()), [1, 1], "{way}");
     }
 }

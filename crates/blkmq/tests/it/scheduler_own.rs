@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::common::ways::whole;
-use crate::device::{ONE_QUEUE, Recorder, read, reap, write};
-use blkmq::{Client, Limits, QueueError, RequestQueue};
+use crate::device::{Recorder, join, read, reap, write};
+use blkmq::{QueueError, RequestQueue};
 use blkmq_sched::{
     Admission, DispatchContext, Info, InsertAt, IoPriority, Merge, MergeLevel, Op, Outstanding, RqId, Scheduler, Time,
 };
@@ -49,13 +49,13 @@ impl Scheduler for LatestFirst {
 }
 
 fn device() -> Arc<Recorder> {
-    Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE)
+    Recorder::of_depth(64)
 }
 
 /// Submits some reads in rising order while nothing goes to the device. Returns their sectors in the order in which the
 /// device then gets them.
 fn order(q: &RequestQueue, device: &Recorder) -> Vec<u64> {
-    let mut submitter = q.submitter(&Client::new("test")).expect("there is room for a thread");
+    let mut submitter = join(q);
     let quiesce = q.quiesce();
     for sector in [0, 100, 200, 300] {
         submitter.submit(read(sector, 8)).expect("there is room for four requests");
@@ -64,19 +64,9 @@ fn order(q: &RequestQueue, device: &Recorder) -> Vec<u64> {
     drop(quiesce);
     reap(&mut submitter);
     let sectors = device.take_seen().iter().map(|seen| seen.sector).collect();
-    while device.nr_held() > 0 {
-        device.finish_oldest(blkmq::Status::Ok);
-    }
+    device.finish_all(blkmq::Status::Ok);
     assert_eq!(reap(&mut submitter).len(), 4);
     sectors
-}
-
-#[test]
-fn a_queue_is_built_with_a_scheduler_of_ones_own() {
-    let device = device();
-    let q = RequestQueue::builder(device.clone()).scheduler(Box::<LatestFirst>::default()).build().unwrap();
-    assert_eq!(q.scheduler(), "latest-first");
-    assert_eq!(order(&q, &device), [300, 200, 100, 0]);
 }
 
 #[test]
@@ -128,7 +118,7 @@ fn what_found_no_room_is_tried_again_when_there_may_be_some() {
         let tries = Arc::new(AtomicUsize::new(0));
         let scheduler = Box::new(LatestFirst(Vec::new(), tries.clone(), Arc::default()));
         let q = way.builder(device.clone()).scheduler(scheduler).nr_requests(128).build().unwrap();
-        let mut submitter = q.submitter(&Client::new("test")).unwrap();
+        let mut submitter = join(&q);
         let tried = || tries.swap(0, Ordering::Relaxed);
         // 64 go to the device, and the scheduler takes 64.
         for sector in 0..200 {
@@ -145,11 +135,7 @@ fn what_found_no_room_is_tried_again_when_there_may_be_some() {
         submitter.poll();
         assert!(tried() > 0 && submitter.reap().is_some(), "{way}");
         assert_eq!(device.nr_held(), 64, "{way}");
-        while submitter.nr_outstanding() > 0 {
-            (0..device.nr_held()).for_each(|_| device.finish_oldest(blkmq::Status::Ok));
-            submitter.poll();
-            while submitter.reap().is_some() {}
-        }
+        device.drain(&mut [&mut submitter]);
     }
 }
 
@@ -161,7 +147,7 @@ fn a_new_plug_is_tried_whatever_was_found_of_the_last_one() {
         let depth = Arc::new(AtomicU32::new(1));
         let scheduler = Box::new(LatestFirst(Vec::new(), Arc::default(), depth.clone()));
         let q = way.builder(device.clone()).scheduler(scheduler).build().unwrap();
-        let mut submitter = q.submitter(&Client::new("test")).unwrap();
+        let mut submitter = join(&q);
         let mut go = |bio| {
             submitter.submit(bio).unwrap();
             submitter.poll();

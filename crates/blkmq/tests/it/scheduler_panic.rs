@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use crate::device::{ONE_QUEUE, Recorder, read, reap};
-use blkmq::{Client, Limits, Locking, RequestQueue, Status};
+use crate::device::{Recorder, join, read, reap};
+use blkmq::{Locking, RequestQueue, Status};
 use blkmq_sched::{
     Class, ClientId, DispatchContext, Feedback, FeedbackKind, Info, InsertAt, Passing, RqId, Scheduler, Ticket, Time,
 };
@@ -92,11 +92,11 @@ fn a_scheduler_that_panics_ends_the_process() {
 
 fn stumble(at: String) {
     let locking: Locking = at.split(' ').next().expect("it names a locking").parse().expect("there is such a locking");
-    let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
+    let device = Recorder::of_depth(64);
     let scheduler = Box::new(Stumbles { waiting: Vec::new(), at });
     let q = RequestQueue::builder(device.clone()).scheduler(scheduler).locking(locking).bypass(true);
     let q = q.build().expect("the queue is good");
-    let mut submitter = q.submitter(&Client::new("test")).expect("there is room for a thread");
+    let mut submitter = join(&q);
     // Each request that passes takes two records.
     for _ in 0..RING {
         submitter.submit(read(0, 8)).expect("there are slots");

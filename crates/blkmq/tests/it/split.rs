@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use crate::device::{Recorder, read, reap, write};
+use crate::device::{Drive, Recorder, join, open, read, write};
 use blkmq::driver::Topology;
-use blkmq::{Client, Flags, Limits, Locking, Measures, QueueError, RequestQueue, Status, Submitter, WeakRequestQueue};
+use blkmq::{Flags, Locking, Measures, QueueError, RequestQueue, Submitter, WeakRequestQueue};
 use blkmq_sched::{
     Class, ClientId, DispatchContext, Info, InsertAt, Knob, KnobError, Passing, PerHctx, RqId, Scheduler, Time, Unit,
 };
@@ -70,24 +70,13 @@ impl Scheduler for LatestFirst {
 
 fn device(default_queues: u16, read_queues: u16, poll_queues: u16) -> Arc<Recorder> {
     let topology = Topology { default_queues, read_queues, poll_queues, depth: 4 };
-    Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, topology)
-}
-
-fn submitter(q: &RequestQueue) -> Submitter {
-    q.submitter(&Client::new("test")).expect("there is room for a thread")
+    Recorder::with(topology)
 }
 
 /// Sectors that the device got, by hardware queue.
 fn seen(device: &Recorder, nr_hctxs: u16) -> Vec<Vec<u64>> {
     let seen = device.take_seen();
     (0..nr_hctxs).map(|hctx| seen.iter().filter(|seen| seen.hctx == hctx).map(|seen| seen.sector).collect()).collect()
-}
-
-fn finish_all(device: &Recorder, submitters: &mut [Submitter]) {
-    while submitters.iter().any(|submitter| submitter.nr_outstanding() > 0) {
-        (0..device.nr_held()).for_each(|_| device.finish_oldest(Status::Ok));
-        submitters.iter_mut().for_each(|submitter| _ = reap(submitter));
-    }
 }
 
 /// Red if requests for one hardware queue go to the domain of another one, or wait behind it.
@@ -97,7 +86,7 @@ fn each_hardware_queue_has_an_order_of_its_own() {
         let device = device(2, 0, 0);
         let builder = RequestQueue::builder(device.clone()).scheduler(Box::<LatestFirst>::default());
         let q = builder.locking(locking).bypass(false).build().unwrap();
-        let mut both = [submitter(&q), submitter(&q)];
+        let mut both = [join(&q), join(&q)];
         let quiesce = q.quiesce();
         for sector in [0, 100, 200] {
             both[0].submit(read(sector, 8)).unwrap();
@@ -113,7 +102,7 @@ fn each_hardware_queue_has_an_order_of_its_own() {
         // Both were left by a quiescence, so WAITING is set. One thread alone finds both.
         both[0].poll();
         assert_eq!(seen(&device, 2), [[200, 100, 0], [1200, 1100, 1000]], "{locking}");
-        finish_all(&device, &mut both);
+        device.drain(&mut both.each_mut());
         assert_eq!((q.busy_tags(), q.counters().completed), (0, 6));
     }
 }
@@ -125,7 +114,7 @@ fn the_requests_of_a_plug_go_to_the_domains_of_their_hardware_queues() {
         let device = device(1, 1, 1);
         let q = RequestQueue::builder(device.clone()).scheduler("kyber").locking(locking).bypass(false);
         let q = q.build().unwrap();
-        let mut one = submitter(&q);
+        let mut one = join(&q);
         let quiesce = q.quiesce();
         let polled = Flags { polled: true, ..Flags::NONE };
         for sector in [0, 100] {
@@ -142,7 +131,7 @@ fn the_requests_of_a_plug_go_to_the_domains_of_their_hardware_queues() {
         drop(quiesce);
         one.poll();
         assert_eq!(seen(&device, 3), [[0, 100], [1000, 1100], [2000, 2100]], "{locking}");
-        finish_all(&device, &mut [one]);
+        device.drain(&mut [&mut one]);
     }
 }
 
@@ -171,7 +160,7 @@ fn staged_is_refused_wherever_it_would_meet_several_orders() {
 /// Red if a hardware queue that comes gets no scheduler, one with other knobs, or one that went before.
 #[test]
 fn hardware_queues_that_come_have_the_knobs_of_the_others() {
-    let device = blkmq::driver::spec::open("null,irqmode=0,submit_queues=2,poll_queues=0").unwrap();
+    let device = open("null,irqmode=0,submit_queues=2,poll_queues=0");
     let q = RequestQueue::builder(device).scheduler(Box::<LatestFirst>::default()).build().unwrap();
     let change = |default_queues| {
         let topology = Topology::new(default_queues, 1);
@@ -189,7 +178,7 @@ fn hardware_queues_that_come_have_the_knobs_of_the_others() {
     q.set_knob("iosched/number", "6").unwrap();
     change(3);
     assert_eq!((numbers(), q.knob("iosched/number")), (vec!["6".to_owned(); 3], Ok("6".to_owned())));
-    let mut submitters: Vec<_> = (0..5).map(|_| submitter(&q)).collect();
+    let mut submitters: Vec<_> = (0..5).map(|_| join(&q)).collect();
     for one in &mut submitters {
         one.submit(read(0, 8)).unwrap();
         assert!(one.wait(1, None).is_ready() && one.reap().is_some());
@@ -204,12 +193,11 @@ fn requests_pass_a_scheduler_without_classes() {
         let device = device(2, 0, 0);
         let q = RequestQueue::builder(device.clone()).scheduler(Box::<LatestFirst>::default());
         let q = q.locking(locking).bypass(true).build().unwrap();
-        let mut both = [submitter(&q), submitter(&q)];
+        let mut both = [join(&q), join(&q)];
         let mut passed = |bio| {
             let before = q.counters().bypassed;
-            both[1].submit(bio).unwrap();
-            both[1].flush_plug();
-            finish_all(&device, &mut both);
+            both[1].submit_now(bio);
+            device.drain(&mut both.each_mut());
             q.counters().bypassed - before
         };
         assert_eq!((passed(read(0, 8)), passed(write(0, 8))), (1, 1), "{locking}");
@@ -234,46 +222,20 @@ fn requests_do_not_pass_what_waits() {
         let device = device(2, 0, 0);
         let q = RequestQueue::builder(device.clone()).scheduler("kyber").locking(locking).bypass(true);
         let q = q.build().unwrap();
-        let mut both = [submitter(&q), submitter(&q)];
+        let mut both = [join(&q), join(&q)];
         for sector in 0..4 {
             both[0].submit(read(sector * 100, 8)).unwrap();
         }
         both[0].flush_plug();
         // All four tags are out, so this one waits.
-        both[0].submit(read(1000, 8)).unwrap();
-        both[0].flush_plug();
+        both[0].submit_now(read(1000, 8));
         assert_eq!((q.counters().bypassed, device.nr_held()), (4, 4), "{locking}");
-        both[1].submit(read(2000, 8)).unwrap();
-        both[1].flush_plug();
+        both[1].submit_now(read(2000, 8));
         assert_eq!((q.counters().bypassed, device.nr_held()), (4, 5), "{locking}: something waits");
-        finish_all(&device, &mut both);
-        both[1].submit(read(2000, 8)).unwrap();
-        both[1].flush_plug();
+        device.drain(&mut both.each_mut());
+        both[1].submit_now(read(2000, 8));
         assert_eq!(q.counters().bypassed, 5, "{locking}: nothing waits");
-        finish_all(&device, &mut both);
-    }
-}
-
-/// Requests other than reads are bounded for each hardware queue. Red if the bound counts those of another hardware
-/// queue, or keeps counting those that are over.
-#[test]
-fn each_hardware_queue_bounds_other_requests_than_reads() {
-    for locking in LOCKINGS {
-        let device = device(2, 0, 0);
-        let q = RequestQueue::builder(device.clone()).scheduler("kyber").locking(locking).bypass(false);
-        let q = q.nr_requests(4).build().unwrap();
-        let mut both = [submitter(&q), submitter(&q)];
-        for round in 0..3 {
-            for one in &mut both {
-                (0..4).for_each(|sector| _ = one.submit(write(sector * 100, 8)).unwrap());
-                one.poll();
-            }
-            assert_eq!(device.nr_held(), 6, "{locking}, round {round}: three of each are let in");
-            both[0].submit(read(1000, 8)).unwrap();
-            both[0].poll();
-            assert_eq!(device.nr_held(), 7, "{locking}: a read has room");
-            finish_all(&device, &mut both);
-        }
+        device.drain(&mut both.each_mut());
     }
 }
 

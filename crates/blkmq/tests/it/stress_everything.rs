@@ -57,13 +57,14 @@ fn run(random: &Random, device: &Device, io_timeout_ms: u32, operations: u64) {
         load.has_data = spec.contains("memory_backed=1") || spec.starts_with("ram");
         load.leaves = 200;
         load.changes = 200;
-        load.run(random, 2, disturb);
+        let counts = load.run(random, 2, disturb);
+        assert!(failures.iter().all(|failure| counts.by_status.contains_key(failure)), "{counts:?}");
     }
 }
 
 #[test]
 fn nothing_is_lost_doubled_or_mixed_up() {
-    let random = Random::new(seed());
+    let random = Random(seed());
     for device in DEVICES {
         run(&random, device, u32::MAX, operations(10_000));
     }
@@ -71,7 +72,7 @@ fn nothing_is_lost_doubled_or_mixed_up() {
 
 #[test]
 fn nothing_is_lost_when_the_device_fails_to_answer() {
-    let random = Random::new(seed());
+    let random = Random(seed());
     for device in FAULTY {
         run(&random, device, 10, operations(10_000));
     }

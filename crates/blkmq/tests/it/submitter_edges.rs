@@ -1,65 +1,46 @@
 //! What a submitter promises at the edges: late plugs, full queues, closed queues.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use blkmq::driver::{Topology, spec};
-use blkmq::{Client, Clock, Limits, Op, RequestQueue, Status, Submitter, Time, VirtualClock, Waited};
+use crate::device::front::Front;
+use crate::device::{Drive, ONE_QUEUE, Recorder, join, open, reap, virtual_queue, write};
+use blkmq::driver::TimeoutAction;
+use blkmq::{Limits, Op, RequestQueue, RqId, Status, Submitter, Time, Waited};
 
-use crate::device::{ONE_QUEUE, Recorder, reap, write};
-
-fn limits() -> Limits {
-    spec::open("null,size=64M").expect("the spec is good").limits()
+/// A device that takes eight sectors at a time, and a submitter of a queue in front of it.
+fn of_eight_sectors(scheduler: &str) -> (Arc<Recorder>, Submitter) {
+    let device = Recorder::new(Limits { max_sectors: 8, capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
+    let q = RequestQueue::builder(device.clone()).scheduler(scheduler).build().expect("the queue is good");
+    (device, join(&q))
 }
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A device that keeps its requests, and gives a request up when the queue asks about it.
-mod strict {
-
-    use std::sync::Mutex;
-
-    use blkmq::driver::{Batch, Done, Driver, TimeoutAction, Topology};
-    use blkmq::{Limits, RqId, Status, Time};
-
-    #[derive(Debug)]
-    pub(super) struct Strict(pub(super) Mutex<Vec<RqId>>, pub(super) Limits);
-
-    impl Driver for Strict {
-        fn name(&self) -> &'static str {
-            "strict"
-        }
-        fn limits(&self) -> Limits {
-            self.1
-        }
-        fn topology(&self) -> Topology {
-            super::ONE_QUEUE
-        }
-        fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, _: Time) {
+#[test]
+fn time_in_the_plug_does_not_count_as_the_devices() {
+    // Gives a request up when the queue asks about it, and otherwise completes it in the 41st second.
+    let driver = Front::<Mutex<Vec<RqId>>> {
+        queue_rqs: |front, _, batch, _| {
             while let Some(rq) = batch.next_request() {
-                self.0.lock().expect("nobody panicked").push(batch.start(rq));
+                front.state.lock().expect("nobody panicked").push(batch.start(rq));
             }
-        }
-        fn poll(&self, _: u16, done: &mut Done<'_>, now: Time) {
-            if now >= Time(41 * super::SECOND) {
-                for id in self.0.lock().expect("nobody panicked").drain(..) {
+        },
+        poll: |front, _, done, now| {
+            if now >= Time(41 * SECOND) {
+                for id in front.state.lock().expect("nobody panicked").drain(..) {
                     done.complete(id, Status::Ok).expect("it was given up");
                 }
             }
-        }
-        fn timeout(&self, _: u16, id: RqId, _: Time) -> TimeoutAction {
-            self.0.lock().expect("nobody panicked").retain(|held| *held != id);
+        },
+        timeout: |front, _, id, _| {
+            front.state.lock().expect("nobody panicked").retain(|held| *held != id);
             TimeoutAction::Done
-        }
-    }
-}
-
-#[test]
-fn time_in_the_plug_does_not_count_as_the_devices() {
-    let clock = VirtualClock::new();
-    let driver = Arc::new(strict::Strict(Default::default(), limits()));
-    let q = RequestQueue::builder(driver).clock(Clock::Virtual(clock.clone())).build().unwrap();
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+        },
+        ..Front::new(Recorder::of_depth(64), Mutex::default())
+    };
+    let (q, clock) = virtual_queue(Arc::new(driver), |q| q);
+    let mut submitter = join(&q);
     submitter.submit(write(0, 1)).unwrap();
     clock.advance(40 * SECOND);
     submitter.flush_plug();
@@ -79,10 +60,8 @@ fn times(done: &[blkmq::Completion]) -> Vec<(u64, u64)> {
 /// that could not be passed on.
 #[test]
 fn a_batch_is_issued_when_it_was_begun_unless_it_was_held_up() {
-    let clock = VirtualClock::new();
-    let driver = spec::open("null,size=64M,irqmode=0").expect("the spec is good");
-    let q = RequestQueue::builder(driver).scheduler("none").clock(Clock::Virtual(clock.clone())).build().unwrap();
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let (q, clock) = virtual_queue(open("null,size=64M,irqmode=0"), |q| q.scheduler("none"));
+    let mut submitter = join(&q);
     let mut batch = std::collections::VecDeque::from([write(0, 1), write(100, 1)]);
     clock.advance(SECOND);
     assert_eq!(submitter.submit_batch(&mut batch).unwrap(), 2);
@@ -109,9 +88,7 @@ fn a_batch_is_issued_when_it_was_begun_unless_it_was_held_up() {
 /// them.
 #[test]
 fn what_is_over_comes_whole_and_past_what_is_not() {
-    let driver = Recorder::new(Limits { max_sectors: 8, ..limits() }, ONE_QUEUE);
-    let q = RequestQueue::builder(driver.clone()).scheduler("none").build().unwrap();
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let (driver, mut submitter) = of_eight_sectors("none");
     for (sector, nr_sectors) in [(0, 24), (100, 8), (200, 16)] {
         submitter.submit(write(sector, nr_sectors)).unwrap();
     }
@@ -134,12 +111,9 @@ fn what_is_over_comes_whole_and_past_what_is_not() {
 /// Red if an operation that was split is handed back in parts, or not at all.
 #[test]
 fn leaving_a_frozen_queue_hands_back_an_operation_that_was_split() {
-    let driver = Recorder::new(Limits { max_sectors: 8, ..limits() }, ONE_QUEUE);
-    let q = RequestQueue::builder(driver.clone()).scheduler("mq-deadline").build().unwrap();
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
-    let freeze = q.freeze();
-    submitter.submit(write(0, 16)).unwrap();
-    submitter.flush_plug();
+    let (driver, mut submitter) = of_eight_sectors("mq-deadline");
+    let freeze = submitter.queue().freeze();
+    submitter.submit_now(write(0, 16));
     let bios = submitter.leave();
     assert_eq!(bios.iter().map(|bio| (bio.op, bio.sector, bio.nr_sectors)).collect::<Vec<_>>(), [(Op::Write, 0, 16)]);
     assert_eq!(driver.nr_held(), 0);
@@ -148,9 +122,7 @@ fn leaving_a_frozen_queue_hands_back_an_operation_that_was_split() {
 
 #[test]
 fn wait_says_that_something_is_over_only_if_it_is() {
-    let driver = Recorder::new(Limits { max_sectors: 8, ..limits() }, ONE_QUEUE);
-    let q = RequestQueue::builder(driver.clone()).scheduler("none").build().unwrap();
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let (driver, mut submitter) = of_eight_sectors("none");
     submitter.submit(write(0, 16)).unwrap();
     assert!(!submitter.poll());
     driver.finish_oldest(Status::Ok);
@@ -164,9 +136,7 @@ fn wait_says_that_something_is_over_only_if_it_is() {
 /// put together only as one.
 #[test]
 fn a_wait_for_several_ends_when_so_many_have_completed() {
-    let driver = Recorder::new(Limits { max_sectors: 8, ..limits() }, ONE_QUEUE);
-    let q = RequestQueue::builder(driver.clone()).scheduler("none").build().unwrap();
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let (driver, mut submitter) = of_eight_sectors("none");
     for (sector, nr_sectors) in [(0, 16), (100, 8), (200, 8)] {
         submitter.submit(write(sector, nr_sectors)).unwrap();
     }
@@ -185,9 +155,9 @@ fn a_wait_for_several_ends_when_so_many_have_completed() {
 /// request on the hardware queue of another submitter, whose thread is this one.
 #[test]
 fn a_submitter_that_is_dropped_needs_no_other_one_of_its_thread() {
-    let driver = spec::open("null,irqmode=2,completion_nsec=1us,submit_queues=2,poll_queues=0").unwrap();
+    let driver = open("null,irqmode=2,completion_nsec=1us,submit_queues=2,poll_queues=0");
     let q = RequestQueue::builder(driver).scheduler("mq-deadline").build().unwrap();
-    let [mut first, mut second] = [0, 1].map(|_| q.submitter(&Client::new("test")).unwrap());
+    let [mut first, mut second] = [0, 1].map(|_| join(&q));
     let quiesce = q.quiesce();
     for (submitter, sector) in [(&mut first, 0), (&mut second, 8)] {
         submitter.submit(write(sector, 8)).unwrap();
@@ -202,11 +172,9 @@ fn a_submitter_that_is_dropped_needs_no_other_one_of_its_thread() {
 /// Red if the duration is taken for a time on the clock, which may have passed already.
 #[test]
 fn a_wait_for_a_duration_begins_now() {
-    let clock = VirtualClock::new();
+    let (q, clock) = virtual_queue(open("null,irqmode=2,completion_nsec=5000"), |q| q);
     clock.advance_to(Time(1_000_000));
-    let driver = spec::open("null,irqmode=2,completion_nsec=5000").unwrap();
-    let q = RequestQueue::builder(driver).clock(Clock::Virtual(clock)).build().unwrap();
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let mut submitter = join(&q);
     assert_eq!(submitter.wait(1, Some(q.clock().after(Duration::MAX))), Waited::Idle);
     submitter.submit(write(0, 1)).unwrap();
     assert_eq!(submitter.wait(1, Some(q.clock().after(Duration::from_nanos(4000)))), Waited::TimedOut);
@@ -218,12 +186,9 @@ fn a_wait_for_a_duration_begins_now() {
 
 #[test]
 fn a_wait_with_a_deadline_ends_though_the_queue_is_quiesced() {
-    let clock = VirtualClock::new();
-    let driver = spec::open("null,irqmode=2,completion_nsec=1000").unwrap();
-    let q = RequestQueue::builder(driver).clock(Clock::Virtual(clock)).build().unwrap();
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
-    submitter.submit(write(0, 1)).unwrap();
-    submitter.flush_plug();
+    let (q, _) = virtual_queue(open("null,irqmode=2,completion_nsec=1000"), |q| q);
+    let mut submitter = join(&q);
+    submitter.submit_now(write(0, 1));
     let quiesce = q.quiesce();
     assert_eq!(submitter.wait(1, Some(Time(5000))), Waited::TimedOut);
     drop(quiesce);
@@ -234,11 +199,9 @@ fn a_wait_with_a_deadline_ends_though_the_queue_is_quiesced() {
 #[test]
 fn what_the_scheduler_lets_go_between_a_poll_and_the_sleep_is_not_slept_over() {
     use blkmq::{Class, IoPriority};
-    let clock = VirtualClock::new();
-    let driver = Recorder::new(limits(), Topology { depth: 4, ..ONE_QUEUE });
-    let q = RequestQueue::builder(driver.clone()).scheduler("mq-deadline").clock(Clock::Virtual(clock.clone())).build();
-    let q = q.unwrap();
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let driver = Recorder::of_depth(4);
+    let (q, clock) = virtual_queue(driver.clone(), |q| q.scheduler("mq-deadline"));
+    let mut submitter = join(&q);
     let of = |class| IoPriority { class, level: 4 };
     submitter.submit(write(0, 1).with_priority(of(Class::RealTime))).unwrap();
     submitter.submit(write(100, 1).with_priority(of(Class::Idle))).unwrap();
@@ -254,23 +217,17 @@ fn what_the_scheduler_lets_go_between_a_poll_and_the_sleep_is_not_slept_over() {
     );
     submitter.poll();
     assert_eq!(driver.nr_held(), 2);
-    while submitter.nr_outstanding() > 0 {
-        driver.finish_oldest(Status::Ok);
-        reap(&mut submitter);
-    }
+    driver.drain(&mut [&mut submitter]);
 }
 
 /// Red if a poll takes what other threads completed only when this thread's own completions are all taken.
 #[test]
 fn what_others_completed_is_not_put_off_by_ones_own() {
-    let clock = VirtualClock::new();
-    let driver = spec::open("null,irqmode=2,completion_nsec=1000").unwrap();
-    let q = RequestQueue::builder(driver).scheduler("none").clock(Clock::Virtual(clock.clone())).build().unwrap();
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
-    let mut other = q.submitter(&Client::new("test")).unwrap();
+    let (q, clock) = virtual_queue(open("null,irqmode=2,completion_nsec=1000"), |q| q.scheduler("none"));
+    let mut submitter = join(&q);
+    let mut other = join(&q);
     let submit = |submitter: &mut Submitter, number: u64| {
-        submitter.submit(write(number * 8, 1).with_user_data(number)).unwrap();
-        submitter.flush_plug();
+        submitter.submit_now(write(number * 8, 1).with_user_data(number));
     };
     submit(&mut submitter, 0);
     clock.advance(1000);
@@ -290,9 +247,11 @@ fn what_others_completed_is_not_put_off_by_ones_own() {
 /// Red if a limit is not kept, or if a closure that panics takes more operations with it than the one it was given.
 #[test]
 fn as_many_operations_are_reaped_as_are_asked_for() {
-    let device = spec::open("null,irqmode=0,hw_queue_depth=8").expect("the spec is good");
-    let q = RequestQueue::builder(device).scheduler("none").build().expect("the device is good");
-    let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+    let q = RequestQueue::builder(open("null,irqmode=0,hw_queue_depth=8"))
+        .scheduler("none")
+        .build()
+        .expect("the device is good");
+    let mut submitter = join(&q);
     for sector in 0..5 {
         submitter.submit(write(64 * sector, 1)).expect("there is room");
     }

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use blkmq::driver::{Batch, Driver, Topology, spec};
-use blkmq::{Bio, Buffer, Client, Flags, Limits, Locking, RequestQueue, Status, Submitter, Time};
+use crate::device::front::Front;
+use crate::device::{Recorder, open};
+use blkmq::{Bio, Buffer, Client, Flags, Locking, RequestQueue, Status, Submitter, Time};
 use blkmq_sched::{DispatchContext, FastRequest, Info, InsertAt, RqId, Scheduler};
 
 /// Submits all in one batch, and polls for it a limited number of times. So the test fails, and does not hang, if a
@@ -32,8 +33,10 @@ fn writes(number: u64) -> VecDeque<Bio> {
 /// they complete, so more would have completed than entered, and no write would ever find room below `async_depth`.
 #[test]
 fn writes_that_were_handed_through_leave_room_below_async_depth() {
-    let device = spec::open("null,irqmode=0,poll_queues=0").unwrap();
-    let q = RequestQueue::builder(device).scheduler("mq-deadline").locking(Locking::Combining).bypass(false);
+    let q = RequestQueue::builder(open("null,irqmode=0,poll_queues=0"))
+        .scheduler("mq-deadline")
+        .locking(Locking::Combining)
+        .bypass(false);
     let q = q.build().unwrap();
     let mut submitter = q.submitter(&Client::new("writer")).unwrap();
     for _ in 0..10 {
@@ -51,43 +54,25 @@ fn writes_that_were_handed_through_leave_room_below_async_depth() {
     assert_eq!((stats.dispatched_fast, stats.dispatched), (80, 8), "each batch before the knob changed goes through");
 }
 
-/// A device that gives the first request back once, and notes the sectors of what it gets from then on.
-#[derive(Debug, Default)]
-struct Hesitant {
-    has_given_back: AtomicBool,
-    got: Mutex<Vec<u64>>,
-}
-
-impl Driver for Hesitant {
-    fn name(&self) -> &'static str {
-        "hesitant"
-    }
-
-    fn limits(&self) -> Limits {
-        Limits { capacity_sectors: 1 << 30, ..Limits::default() }
-    }
-
-    fn topology(&self) -> Topology {
-        Topology::new(1, 32)
-    }
-
-    fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
-        while let Some(rq) = batch.next_request() {
-            if self.has_given_back.swap(true, Ordering::Relaxed) {
-                self.got.lock().unwrap_or_else(PoisonError::into_inner).push(rq.sector());
-                batch.finish(rq, Status::Ok);
-            } else {
-                batch.requeue(rq);
-            }
-        }
-    }
-}
-
 /// Red if requests are handed through while another one waits in front of the scheduler.
 #[test]
 fn nothing_is_handed_through_past_what_the_driver_gave_back() {
-    let device = Arc::new(Hesitant::default());
-    let q = RequestQueue::builder(Arc::clone(&device) as Arc<dyn Driver>).scheduler("mq-deadline");
+    // A device that gives the first request back once, and notes the sectors of what it gets from then on.
+    let device = Arc::new(Front::<(AtomicBool, Mutex<Vec<u64>>)> {
+        queue_rqs: |front, _, batch, _| {
+            let (has_given_back, got) = &front.state;
+            while let Some(rq) = batch.next_request() {
+                if has_given_back.swap(true, Ordering::Relaxed) {
+                    got.lock().expect("no call panics").push(rq.sector());
+                    batch.finish(rq, Status::Ok);
+                } else {
+                    batch.requeue(rq);
+                }
+            }
+        },
+        ..Front::new(Recorder::of_depth(32), Default::default())
+    });
+    let q = RequestQueue::builder(device.clone()).scheduler("mq-deadline");
     let q = q.locking(Locking::Combining).bypass(false).build().unwrap();
     let mut submitter = q.submitter(&Client::new("writer")).unwrap();
     // A request that is given back is tried again at the next look, which the second plug causes.
@@ -98,7 +83,7 @@ fn nothing_is_handed_through_past_what_the_driver_gave_back() {
         submitter.poll();
         over += submitter.reap_all(|completion| assert!(completion.status.is_ok()));
     }
-    assert_eq!(*device.got.lock().unwrap(), [0, 64, 128, 192, 256]);
+    assert_eq!(*device.state.1.lock().unwrap(), [0, 64, 128, 192, 256]);
 }
 
 /// First in, first out. Counts what it hands through.
@@ -141,7 +126,7 @@ impl Scheduler for Fifo {
 /// (the completer then finds a tag that is put back twice).
 #[test]
 fn requests_of_two_hardware_queues_go_through_together_if_both_have_tags() {
-    let device = spec::open("null,irqmode=0,submit_queues=1,poll_queues=1,hw_queue_depth=4").unwrap();
+    let device = open("null,irqmode=0,submit_queues=1,poll_queues=1,hw_queue_depth=4");
     let through = Arc::new(AtomicUsize::new(0));
     let fifo = Fifo { through: Arc::clone(&through), ..Fifo::default() };
     let q = RequestQueue::builder(device).scheduler(Box::new(fifo) as Box<dyn Scheduler>);

@@ -3,18 +3,17 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use blkmq::driver::{Batch, Done, Driver, NextEvent, Topology, spec};
+use crate::device::front::Front;
+use crate::device::{Recorder, join, open, virtual_queue};
 use blkmq::future::AsyncSubmitter;
-use blkmq::{
-    Bio, Buffer, Client, Clock, Limits, RejectReason, RequestQueue, RqId, Status, Submitter, Time, VirtualClock,
-};
+use blkmq::{Bio, Buffer, Client, RejectReason, RequestQueue, RqId, Status, Submitter, Time};
 
 fn queue(device: &str) -> RequestQueue {
-    RequestQueue::builder(spec::open(device).expect("the spec is good")).build().expect("the queue is good")
+    RequestQueue::builder(open(device)).build().expect("the queue is good")
 }
 
 struct Unpark(Thread);
@@ -117,9 +116,7 @@ fn an_operation_outlives_its_dropped_future() {
 /// be free again.
 #[test]
 fn operations_whose_futures_were_dropped_make_room() {
-    let clock = VirtualClock::new();
-    let device = spec::open("null,irqmode=2,completion_nsec=1000,size=1M").unwrap();
-    let q = RequestQueue::builder(device).clock(Clock::Virtual(clock.clone())).slots(4).build().unwrap();
+    let (q, clock) = virtual_queue(open("null,irqmode=2,completion_nsec=1000,size=1M"), |q| q.slots(4));
     let submitter = AsyncSubmitter::new(q.submitter(&Client::new("tasks")).unwrap());
     let read = |sector| submitter.submit(Bio::read(sector, Buffer::zeroed(512)));
     for sector in 0..4 {
@@ -157,9 +154,7 @@ fn an_eventfd_becomes_readable_when_something_completes() {
     }
 }
 
-/// A device that finishes a request at the second poll after all its requests have come. After the first poll it asks
-/// for the second one at once.
-#[derive(Debug)]
+#[derive(Default)]
 struct Behind {
     started: Mutex<Vec<RqId>>,
     wants_poll: AtomicBool,
@@ -167,49 +162,34 @@ struct Behind {
     plans: AtomicU64,
 }
 
-impl Behind {
-    fn started(&self) -> MutexGuard<'_, Vec<RqId>> {
-        self.started.lock().expect("no test goes on after a panic")
-    }
-}
-
-impl Driver for Behind {
-    fn name(&self) -> &'static str {
-        "behind"
-    }
-
-    fn limits(&self) -> Limits {
-        Limits { capacity_sectors: 1 << 10, ..Limits::default() }
-    }
-
-    fn topology(&self) -> Topology {
-        Topology::new(1, 8)
-    }
-
-    fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
-        while let Some(rq) = batch.next_request() {
-            self.started().push(batch.start(rq));
-        }
-    }
-
-    fn poll(&self, _hctx: u16, done: &mut Done<'_>, _now: Time) {
-        let mut started = self.started();
-        if self.wants_poll.swap(false, Ordering::Relaxed) || started.len() == 2 {
-            // The newest request first: that of the thread which polls now.
-            if let Some(id) = started.pop() {
-                done.complete(id, Status::Ok).expect("each request is over once");
+/// A device that finishes a request at the second poll after all its requests have come. After the first poll it asks
+/// for the second one at once.
+fn behind() -> Arc<Front<Behind>> {
+    Arc::new(Front {
+        queue_rqs: |front, _, batch, _| {
+            while let Some(rq) = batch.next_request() {
+                front.state.started.lock().expect("no call panics").push(batch.start(rq));
             }
-            if !started.is_empty() {
-                self.wants_poll.store(true, Ordering::Relaxed);
-                done.plan_anew();
+        },
+        poll: |Front { state, .. }, _, done, _| {
+            let mut started = state.started.lock().expect("no call panics");
+            if state.wants_poll.swap(false, Ordering::Relaxed) || started.len() == 2 {
+                // The newest request first: that of the thread which polls now.
+                if let Some(id) = started.pop() {
+                    done.complete(id, Status::Ok).expect("each request is over once");
+                }
+                if !started.is_empty() {
+                    state.wants_poll.store(true, Ordering::Relaxed);
+                    done.plan_anew();
+                }
             }
-        }
-    }
-
-    fn next_event(&self, _hctx: u16) -> NextEvent {
-        self.plans.fetch_add(1, Ordering::Relaxed);
-        self.wants_poll.load(Ordering::Relaxed).then_some(Time(0)).into()
-    }
+        },
+        next_event: |Front { state, .. }, _| {
+            state.plans.fetch_add(1, Ordering::Relaxed);
+            state.wants_poll.load(Ordering::Relaxed).then_some(Time(0)).into()
+        },
+        ..Front::new(Recorder::of_depth(8), Behind::default())
+    })
 }
 
 /// Red (hangs) if `Done::plan_anew` wakes no thread: the thread that polled has what it wanted and does not come again,
@@ -217,12 +197,11 @@ impl Driver for Behind {
 #[test]
 fn an_event_that_a_poll_brings_nearer_is_known_to_those_who_sleep() {
     for _ in 0..100 {
-        let (started, wants_poll) = (Mutex::default(), AtomicBool::new(false));
-        let device = Arc::new(Behind { started, wants_poll, plans: AtomicU64::new(0) });
+        let device = behind();
         let q = RequestQueue::builder(device.clone()).build().expect("the queue is good");
         // Without this, a scan for overdue requests would wake the thread.
         q.set_knob("io_timeout", &u32::MAX.to_string()).expect("it is a knob");
-        let join = || q.submitter(&Client::new("test")).expect("there is a place");
+        let join = || join(&q);
         let run = |mut submitter: Submitter| {
             submitter.submit(Bio::write(0, Buffer::zeroed(512))).expect("there is a slot");
             submitter.wait(1, None);
@@ -232,7 +211,7 @@ fn an_event_that_a_poll_brings_nearer_is_known_to_those_who_sleep() {
             let (sleeper, passer) = (join(), join());
             let sleeper = scope.spawn(move || run(sleeper));
             // The thread plans when it has said that it sleeps.
-            while device.plans.load(Ordering::Relaxed) < 1 {
+            while device.state.plans.load(Ordering::Relaxed) < 1 {
                 thread::yield_now();
             }
             assert_eq!(run(passer), Status::Ok);

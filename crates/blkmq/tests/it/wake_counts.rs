@@ -3,36 +3,26 @@
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use crate::device::{ONE_QUEUE, Recorder, read, reap};
-use blkmq::driver::Topology;
-use blkmq::{Client, Limits, Locking, RequestQueue, Status, Submitter, Wakeups};
+use crate::device::{Drive, Recorder, join, read, reap};
+use blkmq::{Locking, RequestQueue, Status, Submitter, Wakeups};
 
 fn queue(locking: Locking, depth: u16, nr_requests: u32) -> (Arc<Recorder>, RequestQueue) {
-    let limits = Limits { capacity_sectors: 1 << 20, ..Limits::default() };
-    let device = Recorder::new(limits, Topology { depth, ..ONE_QUEUE });
+    let device = Recorder::of_depth(depth);
     let q = RequestQueue::builder(device.clone()).scheduler("mq-deadline").locking(locking).nr_requests(nr_requests);
     (device, q.build().expect("the queue is good"))
 }
 
-fn submitter(q: &RequestQueue) -> Submitter {
-    q.submitter(&Client::new("test")).expect("there is a place")
-}
-
 fn submit(submitter: &mut Submitter, sector: u64) {
-    submitter.submit(read(sector, 8)).expect("there is a slot");
-    submitter.flush_plug();
+    submitter.submit_now(read(sector, 8));
 }
 
 /// Starts a thread that waits for a read, and returns when the thread sleeps.
 fn sleeper(device: &Recorder, q: &RequestQueue) -> JoinHandle<()> {
     device.take_plans();
-    let mut submitter = submitter(q);
+    let mut submitter = join(q);
     let thread = thread::spawn(move || {
         submit(&mut submitter, 0);
-        while submitter.nr_outstanding() > 0 {
-            submitter.wait(1, None);
-            while submitter.reap().is_some() {}
-        }
+        submitter.finish();
     });
     await_sleep(device);
     thread
@@ -51,7 +41,7 @@ fn await_sleep(device: &Recorder) {
 fn a_request_that_lacked_a_tag_wakes_its_thread_twice() {
     for locking in Locking::ALL {
         let (device, q) = queue(locking, 1, 256);
-        let mut other = submitter(&q);
+        let mut other = join(&q);
         submit(&mut other, 100);
         let thread = sleeper(&device, &q);
         assert_eq!((device.nr_held(), q.counters().wakeups), (1, Wakeups::default()), "{locking}");
@@ -79,7 +69,7 @@ fn a_change_and_a_request_that_is_left_are_told_apart() {
     assert_eq!(q.counters().wakeups, changed);
     await_sleep(&device);
     let quiesce = q.quiesce();
-    let mut other = submitter(&q);
+    let mut other = join(&q);
     submit(&mut other, 100);
     let left = q.counters().wakeups;
     // First the end, because a submitter that is dropped waits for its requests.

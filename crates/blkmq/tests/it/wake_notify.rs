@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::device::{Notified, ONE_QUEUE, Recorder, read, reap};
-use blkmq::{Client, Freeze, Limits, Notify, Quiesce, RequestQueue, Status, Submitter};
+use crate::device::{Notified, Recorder, read, reap};
+use blkmq::{Client, Freeze, Notify, Quiesce, RequestQueue, Status, Submitter};
 
 fn queue() -> (Arc<Recorder>, RequestQueue) {
-    let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
+    let device = Recorder::of_depth(64);
     let q = RequestQueue::builder(device.clone()).scheduler("mq-deadline").build().expect("the queue is good");
     (device, q)
 }
@@ -57,14 +57,12 @@ fn what_completed_before_the_notification_was_set_is_told() {
     device.finish_oldest(Status::Ok);
     completer.poll();
     for (submitter, times) in [(&mut early, 1), (&mut completer, 0)] {
-        let told = Arc::new(Notified::default());
-        submitter.set_notify(Some(told.clone()));
+        let told = Notified::set(submitter);
         assert_eq!(told.since_last(), times);
     }
     // One that takes the place of another is told too, also of what a poll has brought and no reap has taken.
     early.poll();
-    let told = Arc::new(Notified::default());
-    early.set_notify(Some(told.clone()));
+    let told = Notified::set(&mut early);
     assert_eq!(told.since_last(), 1);
     assert_eq!(reap(&mut early).len(), 1);
 }
@@ -113,8 +111,7 @@ fn what_was_notified_before_may_wake_threads_when_it_is_dropped() {
         let [mut changes, _other] = submitters(&q);
         let (freeze, quiesce) = (is_freeze.then(|| q.freeze()), (!is_freeze).then(|| q.quiesce()));
         changes.set_notify(Some(Arc::new(Keeps { _freeze: freeze, _quiesce: quiesce })));
-        let told = Arc::new(Notified::default());
-        changes.set_notify(Some(told.clone()));
+        let told = Notified::set(&mut changes);
         assert!(told.since_last() > 0, "the queue goes on, and this thread is told");
     }
 }

@@ -3,17 +3,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::device::{ONE_QUEUE, read, reap, write};
-use blkmq::driver::{Batch, Done, Driver, DueTimes, NextEvent, TimeoutAction, Topology, spec};
-use blkmq::{Bio, Client, Clock, Flags, Limits, RequestQueue, RqId, Status, Submitter, Time, VirtualClock, Waited};
-
-/// A device whose request for sector N is over N seconds after the queue's clock began, or when the device is told to
-/// end everything.
-#[derive(Debug)]
-struct Timed {
-    topology: Topology,
-    kept: Mutex<Kept>,
-}
+use crate::device::front::Front;
+use crate::device::{Drive, ONE_QUEUE, Recorder, join, open, read, reap, virtual_queue, write};
+use blkmq::driver::{TimeoutAction, Topology};
+use blkmq::{Flags, Limits, RequestQueue, RqId, Status, Submitter, Time, Waited};
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -23,9 +16,13 @@ struct Kept {
     ends: bool,
 }
 
+/// A device whose request for sector N is over N seconds after the queue's clock began, or when the device is told to
+/// end everything.
+type Timed = Front<Mutex<Kept>>;
+
 impl Timed {
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().expect("no test panics with the lock")
+        self.state.lock().expect("no test panics with the lock")
     }
 
     /// From now on each request is over at the next poll.
@@ -34,54 +31,35 @@ impl Timed {
     }
 }
 
-impl Driver for Timed {
-    fn name(&self) -> &'static str {
-        "timed"
-    }
-
-    fn limits(&self) -> Limits {
-        Limits { capacity_sectors: 1 << 20, write_cache: true, ..Limits::default() }
-    }
-
-    fn topology(&self) -> Topology {
-        self.topology
-    }
-
-    fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
-        let mut kept = self.kept();
-        while let Some(rq) = batch.next_request() {
-            let due = Time(rq.sector() * 1_000_000_000);
-            kept.held.push((batch.start(rq), due));
-        }
-    }
-
-    fn poll(&self, _hctx: u16, done: &mut Done<'_>, now: Time) {
-        let mut kept = self.kept();
-        let ends = kept.ends || std::thread::panicking();
-        for (id, _) in kept.held.extract_if(.., |(_, due)| ends || *due <= now) {
-            done.complete(id, Status::Ok).expect("each request is over once");
-        }
-    }
-
-    fn next_event(&self, _hctx: u16) -> NextEvent {
-        self.kept().held.iter().map(|(_, due)| *due).min().into()
-    }
-
-    fn due_times(&self, _hctx: u16, due: &mut DueTimes<'_>) {
-        let kept = self.kept();
-        kept.held.iter().chain(&kept.given_up).for_each(|&(id, time)| due.add(id, time));
-    }
-
-    fn timeout(&self, _hctx: u16, id: RqId, _now: Time) -> TimeoutAction {
-        let mut kept = self.kept();
-        let given_up: Vec<_> = kept.held.extract_if(.., |held| held.0 == id).collect();
-        kept.given_up.extend(given_up);
-        TimeoutAction::Done
-    }
-}
-
-fn submitter(q: &RequestQueue) -> Submitter {
-    q.submitter(&Client::new("test")).expect("there is a place")
+fn timed(topology: Topology) -> Arc<Timed> {
+    let limits = Limits { capacity_sectors: 1 << 20, write_cache: true, ..Limits::default() };
+    Arc::new(Front {
+        queue_rqs: |front, _, batch, _| {
+            while let Some(rq) = batch.next_request() {
+                let due = Time(rq.sector() * 1_000_000_000);
+                front.kept().held.push((batch.start(rq), due));
+            }
+        },
+        poll: |front, _, done, now| {
+            let mut kept = front.kept();
+            let ends = kept.ends || std::thread::panicking();
+            for (id, _) in kept.held.extract_if(.., |(_, due)| ends || *due <= now) {
+                done.complete(id, Status::Ok).expect("each request is over once");
+            }
+        },
+        next_event: |front, _| front.kept().held.iter().map(|(_, due)| *due).min().into(),
+        due_times: |front, _, due| {
+            let kept = front.kept();
+            kept.held.iter().chain(&kept.given_up).for_each(|&(id, time)| due.add(id, time));
+        },
+        timeout: |front, _, id, _| {
+            let mut kept = front.kept();
+            let given_up: Vec<_> = kept.held.extract_if(.., |held| held.0 == id).collect();
+            kept.given_up.extend(given_up);
+            TimeoutAction::Done
+        },
+        ..Front::new(Recorder::new(limits, topology), Mutex::default())
+    })
 }
 
 /// A queue in front of a [`Timed`] device with so many tags, on the machine's clock. Two submitters.
@@ -97,9 +75,9 @@ fn world(scheduler: &str, depth: u16) -> World {
 }
 
 fn world_of(scheduler: &str, topology: Topology) -> World {
-    let device = Arc::new(Timed { topology, kept: Mutex::default() });
+    let device = timed(topology);
     let q = RequestQueue::builder(device.clone()).scheduler(scheduler).build().expect("the queue is good");
-    let (mut own, other) = (submitter(&q), submitter(&q));
+    let (mut own, other) = (join(&q), join(&q));
     put_off_scans(&mut own);
     World { device, q, own, other }
 }
@@ -115,12 +93,6 @@ fn put_off_scans(submitter: &mut Submitter) {
         std::thread::yield_now();
     }
     submitter.poll();
-}
-
-/// Submits an operation and passes it on.
-fn start(submitter: &mut Submitter, bio: Bio) {
-    submitter.submit(bio).expect("there is a slot");
-    submitter.flush_plug();
 }
 
 const fn seconds(seconds: u64) -> Option<Time> {
@@ -150,9 +122,9 @@ fn a_submitter_plans_for_the_first_of_its_own_completions() {
 #[test]
 fn a_submitter_that_wants_all_sleeps_until_its_last_completion() {
     let World { device, q: _q, mut own, mut other } = world("mq-deadline", 64);
-    start(&mut other, read(3000, 1));
+    other.submit_now(read(3000, 1));
     for sector in [2, 1] {
-        start(&mut own, read(sector, 1));
+        own.submit_now(read(sector, 1));
     }
     assert_eq!(own.wait(2, None), Waited::Ready);
     let completed: Vec<_> = std::iter::from_fn(|| own.reap()).map(|done| Some(done.completed)).collect();
@@ -167,9 +139,9 @@ fn a_submitter_that_others_depend_on_sleeps_until_its_first_completion() {
     let topology = Topology { default_queues: 2, ..ONE_QUEUE };
     let World { device, q: _q, mut own, mut other } = world_of("mq-deadline", topology);
     for sector in [9, 1] {
-        start(&mut own, read(sector, 1));
+        own.submit_now(read(sector, 1));
     }
-    start(&mut other, read(3000, 1));
+    other.submit_now(read(3000, 1));
     assert_eq!(own.wait(2, seconds(4)), Waited::TimedOut);
     let completed: Vec<_> = std::iter::from_fn(|| own.reap()).map(|done| Some(done.completed)).collect();
     device.end();
@@ -183,10 +155,10 @@ fn a_submitter_that_others_depend_on_sleeps_until_its_first_completion() {
 fn a_submitter_whose_request_lacks_a_tag_plans_for_each_event() {
     for scheduler in blkmq::scheduler_names() {
         let World { device, q: _q, mut own, mut other } = world(scheduler, 2);
-        start(&mut other, read(2000, 1));
-        start(&mut own, read(3000, 1));
+        other.submit_now(read(2000, 1));
+        own.submit_now(read(3000, 1));
         assert_eq!(own.next_wakeup(), seconds(3000), "{scheduler}");
-        start(&mut own, read(4000, 1));
+        own.submit_now(read(4000, 1));
         assert_eq!(own.next_wakeup(), seconds(2000), "{scheduler}");
         device.end();
     }
@@ -198,9 +170,9 @@ fn a_submitter_whose_request_lacks_a_tag_plans_for_each_event() {
 fn a_submitter_whose_operation_is_part_of_anothers_request_plans_for_each_event() {
     let World { device, q, mut own, mut other } = world("mq-deadline", 64);
     let quiesce = q.quiesce();
-    start(&mut other, write(2000, 1));
+    other.submit_now(write(2000, 1));
     for sector in [2001, 3000] {
-        start(&mut own, write(sector, 1));
+        own.submit_now(write(sector, 1));
     }
     drop(quiesce);
     own.poll();
@@ -213,10 +185,10 @@ fn a_submitter_whose_operation_is_part_of_anothers_request_plans_for_each_event(
 #[test]
 fn a_submitter_whose_plug_is_held_back_plans_for_each_event() {
     let World { device, q, mut own, mut other } = world("none", 64);
-    start(&mut other, read(2000, 1));
-    start(&mut own, read(3000, 1));
+    other.submit_now(read(2000, 1));
+    own.submit_now(read(3000, 1));
     let freeze = q.freeze();
-    start(&mut own, read(4000, 1));
+    own.submit_now(read(4000, 1));
     assert_eq!(own.next_wakeup(), seconds(2000));
     device.end();
     drop(freeze);
@@ -227,9 +199,9 @@ fn a_submitter_whose_plug_is_held_back_plans_for_each_event() {
 #[test]
 fn a_submitter_that_waits_for_a_flush_plans_for_each_event() {
     let World { device, q: _q, mut own, mut other } = world("none", 64);
-    start(&mut other, read(2000, 1));
+    other.submit_now(read(2000, 1));
     own.submit(read(3000, 1)).expect("there is a slot");
-    start(&mut own, write(4000, 1).with_flags(Flags { preflush: true, ..Flags::default() }));
+    own.submit_now(write(4000, 1).with_flags(Flags { preflush: true, ..Flags::default() }));
     assert_eq!(own.next_wakeup(), seconds(0), "a flush is for sector 0");
     device.end();
 }
@@ -240,14 +212,14 @@ fn a_submitter_that_waits_for_a_flush_plans_for_each_event() {
 fn an_id_that_the_device_keeps_too_long_does_not_count() {
     let World { device, q, mut own, mut other } = world("none", 1);
     q.set_knob("io_timeout", "1").expect("it is a knob");
-    start(&mut own, read(3000, 1));
+    own.submit_now(read(3000, 1));
     while own.reap().is_none() {
         own.wait(1, None);
     }
     put_off_scans(&mut own);
     assert_eq!(device.kept().given_up.len(), 1);
-    start(&mut other, read(2000, 1));
-    start(&mut own, read(3000, 1));
+    other.submit_now(read(2000, 1));
+    own.submit_now(read(3000, 1));
     assert_eq!(own.next_wakeup(), seconds(2000));
     device.end();
 }
@@ -258,11 +230,13 @@ fn an_id_that_the_device_keeps_too_long_does_not_count() {
 fn a_tag_comes_back_although_its_submitter_is_busy_elsewhere() {
     for device in ["null,irqmode=2,completion_nsec=1ms", "ssd", "hdd", "cloud"] {
         for scheduler in blkmq::scheduler_names() {
-            let device = spec::open(&format!("{device},hw_queue_depth=1")).expect("the spec is good");
-            let q = RequestQueue::builder(device).scheduler(scheduler).build().expect("the queue is good");
-            let (mut own, mut busy) = (submitter(&q), submitter(&q));
+            let q = RequestQueue::builder(open(&format!("{device},hw_queue_depth=1")))
+                .scheduler(scheduler)
+                .build()
+                .expect("the queue is good");
+            let (mut own, mut busy) = (join(&q), join(&q));
             put_off_scans(&mut own);
-            start(&mut busy, read(0, 8));
+            busy.submit_now(read(0, 8));
             own.submit(read(800, 8)).expect("there is a slot");
             assert!(own.wait(1, None).is_ready());
             assert!(own.reap().is_some_and(|done| done.status.is_ok()));
@@ -275,12 +249,10 @@ fn a_tag_comes_back_although_its_submitter_is_busy_elsewhere() {
 /// longer than it did.
 #[test]
 fn a_virtual_clock_stops_at_each_event() {
-    let clock = VirtualClock::new();
-    let device = Arc::new(Timed { topology: ONE_QUEUE, kept: Mutex::default() });
-    let builder = RequestQueue::builder(device).clock(Clock::Virtual(clock.clone()));
-    let q = builder.build().expect("the queue is good");
-    let (mut own, mut other) = (submitter(&q), submitter(&q));
-    start(&mut other, read(2, 1));
+    let device = timed(ONE_QUEUE);
+    let (q, _) = virtual_queue(device, |q| q);
+    let (mut own, mut other) = (join(&q), join(&q));
+    other.submit_now(read(2, 1));
     own.submit(read(3, 1)).expect("there is a slot");
     assert!(own.wait(1, None).is_ready());
     assert_eq!(own.reap().map(|done| done.completed), seconds(3));

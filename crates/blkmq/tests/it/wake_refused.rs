@@ -4,48 +4,33 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-use blkmq::driver::{Batch, Driver, NextEvent, Topology, spec};
-use blkmq::{Client, Limits, Notify, RequestQueue, Status, Time};
+use crate::device::front::Front;
+use crate::device::{Drive, Recorder, join, reap, write};
+use blkmq::{Client, Notify, RequestQueue, Status, Time};
 
-use crate::device::{ONE_QUEUE, Recorder, reap, write};
-
-fn limits() -> Limits {
-    spec::open("null,size=64M").expect("the spec is good").limits()
-}
-
-/// A driver that refuses everything, or gives it back, until a time. From then on it finishes what it gets.
-#[derive(Debug)]
 struct Busy {
     until: Time,
     gives_back: bool,
     asked: AtomicU64,
 }
 
-impl Driver for Busy {
-    fn name(&self) -> &'static str {
-        "busy"
-    }
-    fn limits(&self) -> Limits {
-        limits()
-    }
-    fn topology(&self) -> Topology {
-        ONE_QUEUE
-    }
-    fn next_event(&self, _: u16) -> NextEvent {
-        NextEvent::Never
-    }
-    fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, now: Time) {
-        if now < self.until {
-            self.asked.fetch_add(1, Ordering::Relaxed);
-        }
-        while let Some(rq) = batch.next_request() {
-            match (now < self.until, self.gives_back) {
-                (false, _) => batch.finish(rq, Status::Ok),
-                (true, false) => batch.refuse(rq),
-                (true, true) => batch.requeue(rq),
+/// A driver that refuses everything, or gives it back, until a time. From then on it finishes what it gets.
+fn busy(until: Time, gives_back: bool) -> Arc<Front<Busy>> {
+    Arc::new(Front {
+        queue_rqs: |Front { state, .. }, _, batch, now| {
+            if now < state.until {
+                state.asked.fetch_add(1, Ordering::Relaxed);
             }
-        }
-    }
+            while let Some(rq) = batch.next_request() {
+                match (now < state.until, state.gives_back) {
+                    (false, _) => batch.finish(rq, Status::Ok),
+                    (true, false) => batch.refuse(rq),
+                    (true, true) => batch.requeue(rq),
+                }
+            }
+        },
+        ..Front::new(Recorder::of_depth(64), Busy { until, gives_back, asked: AtomicU64::new(0) })
+    })
 }
 
 /// Red if a refusal wakes threads that already wait for the same device: they would ask at once and wake each other,
@@ -53,21 +38,18 @@ impl Driver for Busy {
 #[test]
 fn threads_that_wait_for_a_busy_device_do_not_keep_each_other_awake() {
     for (gives_back, scheduler) in [(false, "none"), (false, "mq-deadline"), (true, "none"), (true, "mq-deadline")] {
-        let device = Arc::new(Busy { until: Time(150_000_000), gives_back, asked: AtomicU64::new(0) });
+        let device = busy(Time(150_000_000), gives_back);
         let q = RequestQueue::builder(device.clone()).scheduler(scheduler).build().unwrap();
         thread::scope(|scope| {
             for number in 0..4 {
-                let mut submitter = q.submitter(&Client::new("test")).unwrap();
+                let mut submitter = join(&q);
                 scope.spawn(move || {
                     submitter.submit(write(number * 100, 1)).unwrap();
-                    while submitter.nr_outstanding() > 0 {
-                        submitter.wait(1, None);
-                        while submitter.reap().is_some() {}
-                    }
+                    submitter.finish();
                 });
             }
         });
-        let asked = device.asked.load(Ordering::Relaxed);
+        let asked = device.state.asked.load(Ordering::Relaxed);
         assert!(asked <= 500, "{scheduler}, gives back {gives_back}: it was asked {asked} times in 150 ms");
     }
 }
@@ -98,7 +80,7 @@ impl Notify for Issues {
 
 #[test]
 fn nobody_is_notified_under_the_issue_lock() {
-    let driver = Recorder::new(limits(), ONE_QUEUE);
+    let driver = Recorder::of_depth(64);
     let q = RequestQueue::builder(driver.clone()).scheduler("mq-deadline").build().unwrap();
     let client = Client::new("test");
     let mut asleep = q.submitter(&client).unwrap();
@@ -106,8 +88,7 @@ fn nobody_is_notified_under_the_issue_lock() {
     let mut issuer = q.submitter(&client).unwrap();
     // A quiescence leaves the request in the scheduler, for another thread to issue.
     let quiesce = q.quiesce();
-    asleep.submit(write(0, 1)).unwrap();
-    asleep.flush_plug();
+    asleep.submit_now(write(0, 1));
     drop(quiesce);
     let (ask, asked) = mpsc::channel();
     let (answer, answered) = mpsc::channel();
@@ -121,8 +102,7 @@ fn nobody_is_notified_under_the_issue_lock() {
     let seen = driver.clone();
     let third = thread::spawn(move || {
         asked.recv().unwrap();
-        third.submit(write(100, 1)).unwrap();
-        third.flush_plug();
+        third.submit_now(write(100, 1));
         answer.send(seen.nr_held()).unwrap();
         third
     });

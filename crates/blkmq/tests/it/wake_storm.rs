@@ -1,15 +1,13 @@
 //! Which threads are woken while a scheduler holds requests back and the device finishes nothing. A thread with a
 //! reason to look is woken once, and threads do not wake each other without end. The torture rig found these cases.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Wake, Waker};
 
 use crate::common::ways::{Way, whole};
-use crate::device::{Notified, ONE_QUEUE, Recorder, read, write};
-use blkmq::driver::spec;
+use crate::device::{Notified, ONE_QUEUE, Recorder, join, open, read, reap, virtual_queue, write};
 use blkmq::future::{AsyncSubmitter, Operation};
 use blkmq::{Class, Client, Clock, IoPriority, Limits, Locking, RequestQueue, Status, Submitter, Time, VirtualClock};
 
@@ -29,13 +27,10 @@ fn held_back() -> HeldBack {
 
 fn held_back_under(way: Way) -> HeldBack {
     let clock = VirtualClock::new();
-    let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
+    let device = Recorder::of_depth(64);
     let q = way.builder(device.clone()).clock(Clock::Virtual(clock.clone())).build().expect("the queue is good");
-    let client = Client::new("test");
-    let join = || q.submitter(&client).expect("there is room for two threads");
-    let (mut waits, polls) = (join(), join());
-    let told = Arc::new(Notified::default());
-    waits.set_notify(Some(told.clone()));
+    let (mut waits, polls) = (join(&q), join(&q));
+    let told = Notified::set(&mut waits);
     let idle = IoPriority { class: Class::Idle, level: 0 };
     // The sweep over the idle class stands behind the requests that will wait, so that each ask begins a new batch.
     for bio in [read(5000, 8), write(5000, 8)] {
@@ -75,11 +70,8 @@ impl HeldBack {
     /// Lets the device finish, so that the submitters can leave.
     fn end(mut self) {
         while self.waits.nr_outstanding() > 0 {
-            while self.device.nr_held() > 0 {
-                self.device.finish_oldest(Status::Ok);
-            }
-            self.waits.poll();
-            while self.waits.reap().is_some() {}
+            self.device.finish_all(Status::Ok);
+            reap(&mut self.waits);
         }
     }
 }
@@ -118,8 +110,7 @@ fn when_the_device_is_asked_about_a_request_others_plan_anew() {
     let HeldBack { clock, device, mut waits, mut polls, told } = held_back();
     while waits.nr_outstanding() > 0 {
         device.finish_oldest(Status::Ok);
-        waits.poll();
-        while waits.reap().is_some() {}
+        reap(&mut waits);
     }
     waits.submit(read(0, 8)).expect("there are slots");
     waits.poll();
@@ -134,12 +125,11 @@ fn when_the_device_is_asked_about_a_request_others_plan_anew() {
 #[test]
 fn a_knob_that_makes_room_says_so() {
     for way in whole() {
-        let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
+        let device = Recorder::of_depth(64);
         let q = way.builder(device.clone()).build().expect("the queue is good");
         q.change_knob("iosched/async_depth", "1").expect("there is such a knob").wait().expect("it is set at once");
-        let mut submitter = q.submitter(&Client::new("test")).expect("there is room for a thread");
-        let told = Arc::new(Notified::default());
-        submitter.set_notify(Some(told.clone()));
+        let mut submitter = join(&q);
+        let told = Notified::set(&mut submitter);
         for sector in [0, 100, 200] {
             submitter.submit(write(sector, 8)).expect("there are slots");
         }
@@ -150,7 +140,7 @@ fn a_knob_that_makes_room_says_so() {
         assert_eq!(told.since_last(), 1, "{way}");
         submitter.poll();
         assert_eq!(device.nr_held(), 3, "{way}");
-        (0..3).for_each(|_| device.finish_oldest(Status::Ok));
+        device.finish_all(Status::Ok);
         assert!(submitter.wait(1, None).is_ready(), "{way}");
         assert_eq!(submitter.reap_all(|_| ()), 3, "{way}");
     }
@@ -160,15 +150,10 @@ fn a_knob_that_makes_room_says_so() {
 /// plans for one timeout later, and would find the request half a second overdue.
 #[test]
 fn who_planned_while_a_scan_ran_is_told_that_something_expires_earlier() {
-    let clock = VirtualClock::new();
-    let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
-    let builder = RequestQueue::builder(device.clone()).clock(Clock::Virtual(clock.clone())).io_timeout_ms(1000);
-    let q = builder.build().expect("the queue is good");
-    let client = Client::new("test");
-    let join = || q.submitter(&client).expect("there is room for two threads");
-    let (mut waits, mut polls) = (join(), join());
-    let told = Arc::new(Notified::default());
-    waits.set_notify(Some(told.clone()));
+    let device = Recorder::of_depth(64);
+    let (q, clock) = virtual_queue(device.clone(), |q| q.io_timeout_ms(1000));
+    let (mut waits, mut polls) = (join(&q), join(&q));
+    let told = Notified::set(&mut waits);
     clock.advance(500_000_000);
     waits.submit(read(0, 8)).expect("there are slots");
     waits.poll();
@@ -190,10 +175,8 @@ fn who_planned_while_a_scan_ran_is_told_that_something_expires_earlier() {
 #[test]
 fn who_found_another_at_the_scheduler_is_told_of_the_next_time() {
     const AGED: u64 = 10_000_000_000;
-    let clock = VirtualClock::new();
-    let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
-    let builder = RequestQueue::builder(device.clone()).clock(Clock::Virtual(clock.clone()));
-    let q = builder.scheduler("mq-deadline").build().expect("the queue is good");
+    let device = Recorder::of_depth(64);
+    let (q, clock) = virtual_queue(device.clone(), |q| q.scheduler("mq-deadline"));
     let join = |class| {
         let client = Client::new("test").with_priority(IoPriority { class, level: 0 });
         q.submitter(&client).expect("there is room for three threads")
@@ -205,8 +188,7 @@ fn who_found_another_at_the_scheduler_is_told_of_the_next_time() {
         clock.advance(1_000_000);
     }
     assert_eq!(device.nr_held(), 1, "the idle class waits");
-    let told = Arc::new(Notified::default());
-    second.set_notify(Some(told.clone()));
+    let told = Notified::set(&mut second);
     clock.advance(AGED - 2_000_000);
     first.poll();
     assert_eq!(device.nr_held(), 2, "one has waited so long that it goes, and the other one not yet");
@@ -216,7 +198,7 @@ fn who_found_another_at_the_scheduler_is_told_of_the_next_time() {
     clock.advance(1_000_000);
     second.poll();
     assert_eq!(device.nr_held(), 3);
-    (0..3).for_each(|_| device.finish_oldest(Status::Ok));
+    device.finish_all(Status::Ok);
     urgent.poll();
 }
 
@@ -235,11 +217,9 @@ fn a_longer_io_timeout_wakes_nobody() {
 /// Red if each future drives the queue when all are polled because one is over.
 #[test]
 fn of_tasks_that_are_woken_together_one_drives_the_queue() {
-    let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
+    let device = Recorder::of_depth(64);
     let q = RequestQueue::builder(device.clone()).build().expect("the queue is good");
-    let client = Client::new("test");
-    let submitter = AsyncSubmitter::new(q.submitter(&client).expect("there is room for two threads"));
-    let mut other = q.submitter(&client).expect("there is room for two threads");
+    let (submitter, mut other) = (AsyncSubmitter::new(join(&q)), join(&q));
     let mut operations: Vec<_> =
         (0..32).map(|number| submitter.submit(read(number * 100, 8)).expect("there are slots")).collect();
     let look = |operations: &mut Vec<Operation>| {
@@ -276,18 +256,20 @@ impl Wake for Woken {
     }
 }
 
+/// Polls an operation for its task. Returns whether it is over.
+fn poll((operation, woken): &mut (Operation, Arc<Woken>)) -> bool {
+    let waker = Waker::from(woken.clone());
+    Pin::new(operation).poll(&mut Context::from_waker(&waker)).is_ready()
+}
+
 /// Red if a task that reaps an operation wakes other tasks than the one that waits for it, or does not wake that one,
 /// or wakes the task of an earlier operation with the same slot.
 #[test]
 fn what_one_task_reaps_wakes_only_the_tasks_that_wait_for_it() {
-    let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
+    let device = Recorder::of_depth(64);
     let q = RequestQueue::builder(device.clone()).slots(32).build().expect("the queue is good");
-    let submitter = AsyncSubmitter::new(q.submitter(&Client::new("test")).expect("there is room for a thread"));
+    let submitter = AsyncSubmitter::new(join(&q));
     let submit = |sector| (submitter.submit(read(sector, 8)).expect("there are slots"), Arc::new(Woken::default()));
-    let poll = |(operation, woken): &mut (Operation, Arc<Woken>)| {
-        let waker = Waker::from(woken.clone());
-        Pin::new(operation).poll(&mut Context::from_waker(&waker)).is_ready()
-    };
     // The first task drives, and waits for the last operation, which is never over here.
     let mut drives = submit(100_000);
     assert!(!poll(&mut drives));
@@ -318,9 +300,7 @@ fn what_one_task_reaps_wakes_only_the_tasks_that_wait_for_it() {
         assert!(!poll(&mut fresh));
         others.push(fresh);
     }
-    while device.nr_held() > 0 {
-        device.finish_oldest(Status::Ok);
-    }
+    device.finish_all(Status::Ok);
     assert!(poll(&mut drives) || poll(&mut drives));
     assert!(others.iter_mut().all(poll));
 }
@@ -332,17 +312,11 @@ fn a_completion_wakes_only_the_task_that_waits_for_it() {
     let limits = Limits { capacity_sectors: 1 << 20, max_sectors: 8, ..Limits::default() };
     let device = Recorder::new(limits, ONE_QUEUE);
     let q = RequestQueue::builder(device.clone()).scheduler("none").slots(64).build().expect("the queue is good");
-    let client = Client::new("test");
-    let submitter = AsyncSubmitter::new(q.submitter(&client).expect("there is room for two threads"));
-    let mut completer = q.submitter(&client).expect("there is room for two threads");
+    let (submitter, mut completer) = (AsyncSubmitter::new(join(&q)), join(&q));
     // Every fifth operation is split into two.
     let submit = |number: u64| {
         let sectors = if number.is_multiple_of(5) { 16 } else { 8 };
         (submitter.submit(read(number * 100, sectors)).expect("there are slots"), Arc::new(Woken::default()))
-    };
-    let poll = |(operation, woken): &mut (Operation, Arc<Woken>)| {
-        let waker = Waker::from(woken.clone());
-        Pin::new(operation).poll(&mut Context::from_waker(&waker)).is_ready()
     };
     let count = |task: &(Operation, Arc<Woken>)| task.1.0.swap(0, Ordering::Relaxed);
     let mut tasks: std::collections::VecDeque<_> = (1..=20).map(submit).collect();
@@ -368,7 +342,7 @@ fn a_completion_wakes_only_the_task_that_waits_for_it() {
     drop(tasks.drain(..10));
     tasks.iter().for_each(|task| _ = count(task));
     while device.nr_held() > 0 {
-        (0..device.nr_held()).for_each(|_| device.finish_oldest(Status::Ok));
+        device.finish_all(Status::Ok);
         completer.poll();
     }
     assert!(tasks.iter().all(|task| count(task) > 0), "each is told");
@@ -401,11 +375,9 @@ impl Wake for Prompt {
 /// woken by its next completion.
 #[test]
 fn a_task_that_looks_while_others_are_woken_goes_on_being_told() {
-    let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
+    let device = Recorder::of_depth(64);
     let q = RequestQueue::builder(device.clone()).scheduler("none").build().expect("the queue is good");
-    let client = Client::new("test");
-    let submitter = AsyncSubmitter::new(q.submitter(&client).expect("there is room for two threads"));
-    let mut completer = q.submitter(&client).expect("there is room for two threads");
+    let (submitter, mut completer) = (AsyncSubmitter::new(join(&q)), join(&q));
     let task = Arc::new(Prompt::default());
     let submit = |number: u64| submitter.submit(read(number * 100, 8)).expect("there are slots");
     *task.operations.lock().unwrap() = (0..4).map(submit).collect();
@@ -424,10 +396,8 @@ fn a_task_that_looks_while_others_are_woken_goes_on_being_told() {
 /// Red if a future drives the queue only when there is news from outside, or only when no other future drove.
 #[test]
 fn what_is_plugged_and_what_is_due_make_a_future_drive() {
-    let clock = VirtualClock::new();
-    let device = spec::open("null,irqmode=2,completion_nsec=1000,size=1M").expect("the spec is good");
-    let q = RequestQueue::builder(device).clock(Clock::Virtual(clock.clone())).build().expect("the queue is good");
-    let submitter = AsyncSubmitter::new(q.submitter(&Client::new("test")).expect("there is room for a thread"));
+    let (q, clock) = virtual_queue(open("null,irqmode=2,completion_nsec=1000,size=1M"), |q| q);
+    let submitter = AsyncSubmitter::new(join(&q));
     let mut context = Context::from_waker(Waker::noop());
     let mut is_over = |operation: &mut Operation| Pin::new(operation).poll(&mut context).is_ready();
     let submit = |sector| submitter.submit(read(sector, 8)).expect("there are slots");

@@ -1,47 +1,29 @@
 //! Tasks that end while they are woken.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 
-use crate::device::{ONE_QUEUE, Recorder, read};
-use blkmq::driver::{Batch, Done, Driver, Topology};
+use crate::device::front::Front;
+use crate::device::{Recorder, join, read};
+use blkmq::driver::NextEvent;
 use blkmq::future::{AsyncSubmitter, Operation};
-use blkmq::{Client, Limits, RequestQueue, Status, Time};
+use blkmq::{RequestQueue, Status};
 
-/// Refuses what it is offered while it is told to.
-#[derive(Debug)]
-struct Refuses {
-    inner: Arc<Recorder>,
-    refuses: AtomicBool,
-}
-
-impl Driver for Refuses {
-    fn name(&self) -> &'static str {
-        "refuses"
-    }
-
-    fn limits(&self) -> Limits {
-        self.inner.limits()
-    }
-
-    fn topology(&self) -> Topology {
-        self.inner.topology()
-    }
-
-    fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time) {
-        if !self.refuses.load(Ordering::Relaxed) {
-            self.inner.queue_rqs(hctx, batch, now);
-        } else if let Some(rq) = batch.next_request() {
-            batch.refuse(rq);
-        }
-    }
-
-    fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time) {
-        self.inner.poll(hctx, done, now);
-    }
+/// A device that refuses what it is offered while it is told to.
+fn refusing(inner: &Arc<Recorder>) -> Arc<Front<AtomicBool>> {
+    Arc::new(Front {
+        queue_rqs: |front, hctx, batch, now| {
+            if !front.state.load(Ordering::Relaxed) {
+                front.inner.queue_rqs(hctx, batch, now);
+            } else if let Some(rq) = batch.next_request() {
+                batch.refuse(rq);
+            }
+        },
+        next_event: |_, _| NextEvent::Unknown,
+        ..Front::new(inner.clone(), AtomicBool::new(false))
+    })
 }
 
 /// A task that nothing keeps but its waker.
@@ -67,10 +49,10 @@ impl Drop for Forlorn {
 #[test]
 fn a_task_that_ends_as_it_is_woken_may_drop_its_operation() {
     for is_same in [true, false] {
-        let inner = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
-        let device = Arc::new(Refuses { inner: inner.clone(), refuses: AtomicBool::new(false) });
+        let inner = Recorder::of_depth(64);
+        let device = refusing(&inner);
         let q = RequestQueue::builder(device.clone()).scheduler("none").build().expect("the queue is good");
-        let join = || AsyncSubmitter::new(q.submitter(&Client::new("test")).expect("there is room for two threads"));
+        let join = || AsyncSubmitter::new(join(&q));
         let polled = join();
         let theirs = if is_same { polled.clone() } else { join() };
         let task = Arc::new(Forlorn::default());
@@ -83,12 +65,12 @@ fn a_task_that_ends_as_it_is_woken_may_drop_its_operation() {
         assert!(!has_ended.load(Ordering::Relaxed), "its waker keeps it");
 
         // The refusal is news for every task of the queue.
-        device.refuses.store(true, Ordering::Relaxed);
+        device.state.store(true, Ordering::Relaxed);
         let mut operation = polled.submit(read(100, 8)).expect("there are slots");
         assert!(Pin::new(&mut operation).poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert!(has_ended.load(Ordering::Relaxed), "nothing keeps it when it has been woken");
 
-        device.refuses.store(false, Ordering::Relaxed);
+        device.state.store(false, Ordering::Relaxed);
         inner.finish_oldest(Status::Ok);
         while Pin::new(&mut operation).poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             if inner.nr_held() > 0 {
@@ -111,10 +93,10 @@ impl Wake for Panics {
 /// would be lost, and the wakers behind the one that panics.
 #[test]
 fn a_waker_that_panics_ends_no_other_task() {
-    let inner = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
-    let device = Arc::new(Refuses { inner: inner.clone(), refuses: AtomicBool::new(false) });
+    let inner = Recorder::of_depth(64);
+    let device = refusing(&inner);
     let q = RequestQueue::builder(device.clone()).scheduler("none").build().expect("the queue is good");
-    let join = || AsyncSubmitter::new(q.submitter(&Client::new("test")).expect("there is room for two threads"));
+    let join = || AsyncSubmitter::new(join(&q));
     let (polled, theirs) = (join(), join());
     let task = Arc::new(Forlorn::default());
     let wakers = [Waker::from(Arc::new(Panics)), Waker::from(task.clone())];
@@ -124,19 +106,17 @@ fn a_waker_that_panics_ends_no_other_task() {
         assert!(Pin::new(&mut operation).poll(&mut Context::from_waker(waker)).is_pending());
         waiting.push(operation);
     }
-    device.refuses.store(true, Ordering::Relaxed);
+    device.state.store(true, Ordering::Relaxed);
     let mut operation = polled.submit(read(1000, 8)).expect("there are slots");
     let mut poll = || Pin::new(&mut operation).poll(&mut Context::from_waker(Waker::noop()));
     assert!(poll().is_pending(), "the refusal is news for both tasks, and one of them panics");
     drop(wakers);
     assert_eq!(Arc::strong_count(&task), 1, "the other one was woken too, so nothing keeps its waker");
-    device.refuses.store(false, Ordering::Relaxed);
+    device.state.store(false, Ordering::Relaxed);
     let mut polls = 0;
     while poll().is_pending() {
         assert!(polls < 100, "the device has {} requests: {}", inner.nr_held(), q.dump());
         polls += 1;
-        while inner.nr_held() > 0 {
-            inner.finish_oldest(Status::Ok);
-        }
+        inner.finish_all(Status::Ok);
     }
 }

@@ -11,7 +11,8 @@ use blkmq::{Limits, scheduler_names};
 use blkmq_export::Server;
 use blkmq_vhost_user::Device;
 
-use crate::device::{Claims, Random, first_seed};
+use crate::device::front::claiming;
+use crate::device::{Random, first_seed};
 use crate::durability::block_device::BlockDevice;
 use crate::durability::ledger::{Ledger, Survives};
 use crate::durability::load::{Port, Worker, bytes_of};
@@ -136,7 +137,7 @@ fn losses<S: Site>(fua: u8, flushes: bool, rounds: u64, claim: fn(Limits) -> Lim
     let ledger = Mutex::new(Ledger::new(bytes_of(CLIENTS), Survives::Durable));
     let (mut nr_lost, mut first) = (0, None);
     for round in 0..rounds {
-        let driver: Arc<dyn Driver> = Arc::new(Claims { limits: claim(device.limits()), inner: device.clone() });
+        let driver = claiming(claim(device.limits()), device.clone());
         let scheduler = random.pick(&scheduler_names());
         let server = S::new(Arc::clone(&driver), scheduler, flushes);
         let (steps, ends_first) = (random.below(300), random.one_in(2));

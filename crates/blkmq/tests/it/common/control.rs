@@ -18,9 +18,9 @@ pub(crate) fn begin(q: &RequestQueue, random: &mut Random) -> Change {
         4 => q.change_knob("locking", random.pick(&Locking::ALL).name()),
         5 => q.change_knob("bypass", if random.one_in(2) { "1" } else { "0" }),
         0 => q.change_ranges(ranges(random)),
-        1 => q.change_scheduler(*random.pick(&blkmq::scheduler_names())),
+        1 => q.change_scheduler(random.pick(&blkmq::scheduler_names())),
         2 => {
-            let most = *random.pick(&[4, 64]);
+            let most = random.pick(&[4, 64]);
             q.change_knob("nr_requests", &(1 + random.below(most)).to_string())
         }
         _ => q.change_topology(topology(random)),
@@ -89,7 +89,7 @@ pub(crate) fn set_knob(q: &RequestQueue, random: &mut Random) {
         let value = if random.one_in(2) { "0" } else { "1" };
         return q.set_knob("iostats", value).expect("the knob is there");
     }
-    let (name, value) = *random.pick(&[
+    let (name, value) = random.pick(&[
         ("read_expire", 0),
         ("read_expire", 500),
         ("write_expire", 0),

@@ -9,7 +9,7 @@ pub(crate) mod watchdog;
 pub(crate) mod ways;
 pub(crate) mod worker;
 
-use blkmq::driver::spec;
+use crate::device::open;
 use blkmq::{QueueCounters, RequestQueue};
 
 /// A queue in front of the device that `spec` describes. Nothing times out, so no timeout scan repairs a lost wake-up
@@ -20,8 +20,7 @@ pub(crate) fn queue(device: &str, scheduler: &str) -> RequestQueue {
 
 /// As [`queue`], with `slots` slots per submitter, and a bound on how long the driver may take.
 pub(crate) fn queue_with(device: &str, scheduler: &str, slots: u16, io_timeout_ms: u32) -> RequestQueue {
-    let driver = spec::open(device).unwrap_or_else(|error| panic!("{device}: {error}"));
-    let builder = RequestQueue::builder(driver).scheduler(scheduler).slots(slots).io_timeout_ms(io_timeout_ms);
+    let builder = RequestQueue::builder(open(device)).scheduler(scheduler).slots(slots).io_timeout_ms(io_timeout_ms);
     builder.build().unwrap_or_else(|error| panic!("{device}: {error}"))
 }
 

@@ -2,7 +2,8 @@
 //! all have. Under a steady load the next event would repair what an earlier one missed; here there is no next event.
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use blkmq::{Client, RequestQueue, Submitter};
+use crate::device::{Drive, join};
+use blkmq::{RequestQueue, Submitter};
 
 use super::random::Random;
 use super::watchdog::Watchdog;
@@ -23,14 +24,11 @@ pub(crate) fn rounds<G>(
         for thread in 0..nr_threads {
             let (round, done, submit) = (&round, &done, &submit);
             scope.spawn(move || {
-                let mut submitter = q.submitter(&Client::new("sleeper")).expect("there is room for a few threads");
+                let mut submitter = join(q);
                 for number in 1..=nr_rounds {
                     until(|| round.load(Ordering::Acquire) >= number);
                     submit(thread, &mut submitter);
-                    while submitter.nr_outstanding() > 0 {
-                        submitter.wait(1, None);
-                        while submitter.reap().is_some() {}
-                    }
+                    submitter.finish();
                     done.fetch_add(1, Ordering::Release);
                 }
             });

@@ -195,7 +195,7 @@ impl Worker {
             nounmap: bio.op == Op::WriteZeroes && random.one_in(2),
         };
         let priority = random.one_in(6).then(|| IoPriority {
-            class: *random.pick(&[Class::RealTime, Class::BestEffort, Class::Idle]),
+            class: random.pick(&[Class::RealTime, Class::BestEffort, Class::Idle]),
             level: random.below(8) as u8,
         });
         Some((Bio { priority, ..bio.with_flags(flags) }, Some(area), stamp))

@@ -1,6 +1,7 @@
 //! Devices that a test can look into, and random numbers from a seed.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod front;
 pub(crate) mod shallow;
 
 use std::collections::VecDeque;
@@ -8,8 +9,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use blkmq::driver::{Batch, Done, Driver, NextEvent, TimeoutAction, Topology, TopologyError};
-use blkmq::{Bio, Buffer, Completion, Flags, Limits, Notify, Op, RqId, Status, Submitter, Time};
+use blkmq::driver::{Batch, Done, Driver, NextEvent, Topology, spec};
+use blkmq::{
+    Bio, Buffer, Builder, Client, Clock, Completion, Flags, Limits, Notify, Op, RequestQueue, RqId, Status, Submitter,
+    Time, VirtualClock,
+};
 
 /// One hardware queue of 64 tags.
 pub(crate) const ONE_QUEUE: Topology = Topology::new(1, 64);
@@ -33,6 +37,51 @@ pub(crate) fn read(sector: u64, nr_sectors: u64) -> Bio {
 pub(crate) fn reap(submitter: &mut Submitter) -> Vec<Completion> {
     submitter.poll();
     std::iter::from_fn(|| submitter.reap()).collect()
+}
+
+/// The device of a good spec.
+pub(crate) fn open(spec: &str) -> Arc<dyn Driver> {
+    spec::open(spec).unwrap_or_else(|error| panic!("{spec}: {error}"))
+}
+
+/// A queue in front of `device` on virtual time, with what else the test sets.
+pub(crate) fn virtual_queue(
+    device: Arc<dyn Driver>,
+    set: impl FnOnce(Builder) -> Builder,
+) -> (RequestQueue, VirtualClock) {
+    let clock = VirtualClock::new();
+    let builder = RequestQueue::builder(device).clock(Clock::Virtual(clock.clone()));
+    (set(builder).build().expect("the queue is good"), clock)
+}
+
+/// A submitter of a client that is called `test`.
+pub(crate) fn join(q: &RequestQueue) -> Submitter {
+    q.submitter(&Client::new("test")).expect("there is a place")
+}
+
+/// What tests do with a submitter.
+pub(crate) trait Drive {
+    /// Submits an operation and flushes the plug.
+    fn submit_now(&mut self, bio: Bio);
+
+    /// Waits for all that is outstanding, and reaps it.
+    fn finish(&mut self) -> Vec<Completion>;
+}
+
+impl Drive for Submitter {
+    fn submit_now(&mut self, bio: Bio) {
+        self.submit(bio).expect("there is a slot");
+        self.flush_plug();
+    }
+
+    fn finish(&mut self) -> Vec<Completion> {
+        let mut done = Vec::new();
+        while self.nr_outstanding() > 0 {
+            self.wait(1, None);
+            done.extend(std::iter::from_fn(|| self.reap()));
+        }
+        done
+    }
 }
 
 /// A request as the driver got it.
@@ -74,6 +123,16 @@ impl Recorder {
         Arc::new(Self { limits, topology, kept: Mutex::default() })
     }
 
+    /// A device of 512 MiB with these hardware queues.
+    pub(crate) fn with(topology: Topology) -> Arc<Self> {
+        Self::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, topology)
+    }
+
+    /// A device of 512 MiB with one hardware queue of so many tags.
+    pub(crate) fn of_depth(depth: u16) -> Arc<Self> {
+        Self::with(Topology { depth, ..ONE_QUEUE })
+    }
+
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().expect("no test goes on after a panic in the device")
     }
@@ -109,6 +168,22 @@ impl Recorder {
         let mut kept = self.kept();
         let (hctx, id) = kept.held.pop_front().expect("the device has a request");
         kept.finished.push((hctx, id, status));
+    }
+
+    /// Finishes all requests that the device holds.
+    pub(crate) fn finish_all(&self, status: Status) {
+        (0..self.nr_held()).for_each(|_| self.finish_oldest(status));
+    }
+
+    /// Finishes each request as it comes, without an error, until these submitters have nothing outstanding. Returns
+    /// what they reaped.
+    pub(crate) fn drain(&self, submitters: &mut [&mut Submitter]) -> Vec<Completion> {
+        let mut done = Vec::new();
+        while submitters.iter().any(|submitter| submitter.nr_outstanding() > 0) {
+            self.finish_all(Status::Ok);
+            submitters.iter_mut().for_each(|submitter| done.append(&mut reap(submitter)));
+        }
+        done
     }
 
     /// Finishes this request.
@@ -191,58 +266,16 @@ impl Notify for Notified {
 }
 
 impl Notified {
+    /// From now on counts how often this submitter is told.
+    pub(crate) fn set(submitter: &mut Submitter) -> Arc<Self> {
+        let notified = Arc::new(Self::default());
+        submitter.set_notify(Some(notified.clone()));
+        notified
+    }
+
     /// How often since the last call.
     pub(crate) fn since_last(&self) -> u32 {
         self.0.swap(0, Ordering::Relaxed)
-    }
-}
-
-/// The device `inner`, with other limits than it has.
-#[derive(Debug)]
-pub(crate) struct Claims {
-    pub(crate) limits: Limits,
-    pub(crate) inner: Arc<dyn Driver>,
-}
-
-impl Driver for Claims {
-    fn name(&self) -> &'static str {
-        "claims"
-    }
-
-    fn limits(&self) -> Limits {
-        self.limits
-    }
-
-    fn topology(&self) -> Topology {
-        self.inner.topology()
-    }
-
-    fn set_topology(&self, topology: Topology) -> Result<(), TopologyError> {
-        self.inner.set_topology(topology)
-    }
-
-    fn is_concurrent(&self) -> bool {
-        self.inner.is_concurrent()
-    }
-
-    fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time) {
-        self.inner.queue_rqs(hctx, batch, now);
-    }
-
-    fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time) {
-        self.inner.poll(hctx, done, now);
-    }
-
-    fn next_event(&self, hctx: u16) -> NextEvent {
-        self.inner.next_event(hctx)
-    }
-
-    fn timeout(&self, hctx: u16, id: RqId, now: Time) -> TimeoutAction {
-        self.inner.timeout(hctx, id, now)
-    }
-
-    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        self.inner.show(out)
     }
 }
 
@@ -251,6 +284,13 @@ impl Driver for Claims {
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
+    /// A separate generator for a thread or a run: the numbers that one draws do not depend on the others.
+    pub(crate) fn fork(&self, number: u64) -> Self {
+        let mut child = Self(self.0 ^ number.wrapping_mul(0xd6e8_feb8_6659_fd93));
+        child.next();
+        child
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -2,8 +2,8 @@
 //! passes on each operation by itself.
 #![allow(dead_code, reason = "each test uses some of it")]
 
-use blkmq::driver::spec;
-use blkmq::{Bio, Buffer, Builder, Client, Clock, RequestQueue, Submitter, Time, VirtualClock};
+use crate::device::{open, virtual_queue};
+use blkmq::{Bio, Buffer, Builder, Client, RequestQueue, Submitter, Time, VirtualClock};
 
 /// A job: what it asks for next, and how many operations it keeps outstanding.
 pub(crate) struct Job {
@@ -32,9 +32,7 @@ impl Rig {
 
     /// As `new`, with more settings of the queue.
     pub(crate) fn with(device: &str, say: impl FnOnce(Builder) -> Builder) -> Self {
-        let clock = VirtualClock::new();
-        let q = say(RequestQueue::builder(spec::open(device).expect("a test names a device that exists")));
-        let q = q.clock(Clock::Virtual(clock.clone())).build().expect("the device can have a queue");
+        let (q, clock) = virtual_queue(open(device), say);
         Self { q, clock, tick: 1, jobs: Vec::new() }
     }
 

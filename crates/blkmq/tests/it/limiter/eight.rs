@@ -124,17 +124,3 @@ fn clients_that_ask_alike_get_alike() {
         assert!(limiter >= 2.0 * none);
     }
 }
-
-/// Red if a client that the rig lets think is asked for more than it would ask.
-#[test]
-fn a_client_thinks_between_two_reads() {
-    for think in THINKS {
-        let held = Load { depth: 0, period: SECOND / (CEILING / 10), ..flood(Op::Write) };
-        let counts = run(CLOUD, "bfq", NONE, &beside(held, think));
-        print(&format!("floods held, {think} ns to think"), &counts);
-        // A read takes 99 us where nothing is over the ceiling.
-        let most = 1e9 / (99_000 + think) as f64;
-        let rates = rates(&counts);
-        assert!(rates[0] >= 0.97 * most && rates[NR - 1] <= 1.03 * most, "{rates:?} {most}");
-    }
-}

@@ -28,6 +28,18 @@ fn print(name: &str, counts: &Counts) {
     );
 }
 
+/// What these loads get in so many seconds, when as many others have passed: without a limiter, and with one.
+fn without_and_with(name: &str, volume: &str, loads: &[Load], [warm, seconds]: [u64; 2]) -> [Counts; 2] {
+    [NONE, Control::limiter()].map(|control| {
+        let mut rig = Rig::new(&[device(volume)], "mq-deadline", control, loads);
+        rig.run(warm * SECOND);
+        let counts = rig.run(seconds * SECOND);
+        print(name, &counts);
+        assert_eq!(rig.exceeded, 0, "no request goes beside more work than the bound");
+        counts
+    })
+}
+
 /// Red if a reader beside a flood waits for what the volume delays, if that costs more than two points of throughput
 /// beyond the best fixed depth, if the ceiling is not found within 2 s and 5 %, if the volume is idle, or if the rate
 /// swings. The best depth is the one with the most throughput of those that keep the reader's p99.9 within 0.5 ms.
@@ -68,16 +80,9 @@ fn on_a_volume_a_reader_is_quick_and_the_writers_lose_nothing() {
 #[test]
 fn a_small_volume_is_found_too() {
     for hold in ["3100us", "0"] {
-        let run = |control| {
-            let volume = device(&format!("cloud,iops=3000,mbps=125,latency=500us,spread=100us,hold={hold}"));
-            let loads = [Load::paced(200), Load::flood(Op::Write, 8, 64)];
-            let mut rig = Rig::new(&[volume], "mq-deadline", control, &loads);
-            rig.run(3 * SECOND);
-            let counts = rig.run(40 * SECOND);
-            print(&format!("3000 a second, hold={hold}"), &counts);
-            counts
-        };
-        let (none, limiter) = (run(NONE), run(Control::limiter()));
+        let volume = format!("cloud,iops=3000,mbps=125,latency=500us,spread=100us,hold={hold}");
+        let loads = [Load::paced(200), Load::flood(Op::Write, 8, 64)];
+        let [none, limiter] = without_and_with(&format!("3000 a second, hold={hold}"), &volume, &loads, [3, 40]);
         assert!(limiter.us(0, 9990) <= 0.4 * none.us(0, 9990) && limiter.all() >= 0.98 * none.all());
     }
 }
@@ -137,17 +142,9 @@ fn an_ssd_loses_nothing_and_its_line_is_short() {
         ("128 writes of 4 KiB", Load::flood(Op::Write, 8, 128), 2.0),
         ("256 reads of 4 KiB", Load::flood(Op::Read, 8, 256), 2.0),
     ] {
+        // The search for a bound takes some seconds on a device whose rate swings.
         let seconds = if flood.op == Op::Read { 3 } else { 6 };
-        let run = |control, warm| {
-            let mut rig = Rig::new(&[device("ssd")], "mq-deadline", control, &[Load::paced(500), flood]);
-            // The search for a bound takes some seconds on a device whose rate swings.
-            rig.run(warm * SECOND);
-            let counts = rig.run(seconds * SECOND);
-            assert_eq!(rig.exceeded, 0);
-            print(name, &counts);
-            counts
-        };
-        let (none, limiter) = (run(NONE, 10), run(Control::limiter(), 10));
+        let [none, limiter] = without_and_with(name, "ssd", &[Load::paced(500), flood], [10, seconds]);
         assert!(limiter.all() >= 0.98 * none.all() && limiter.idle() <= 1.0);
         assert!(limiter.us(0, 9900) <= cure * none.us(0, 9900));
     }
@@ -158,14 +155,7 @@ fn an_ssd_loses_nothing_and_its_line_is_short() {
 #[test]
 fn a_bound_that_makes_reads_wait_is_not_tried_for_long() {
     let loads = [Load::paced(500), Load::flood(Op::Write, 128, 128)];
-    let run = |control| {
-        let mut rig = Rig::new(&[device("ssd")], "mq-deadline", control, &loads);
-        rig.run(SECOND);
-        let counts = rig.run(9 * SECOND);
-        print("128 writes of 64 KiB", &counts);
-        counts
-    };
-    let (none, limiter) = (run(NONE), run(Control::limiter()));
+    let [none, limiter] = without_and_with("128 writes of 64 KiB", "ssd", &loads, [1, 9]);
     assert!(limiter.us(0, 9900) <= 5.0 * none.us(0, 9900) && limiter.all() >= 0.97 * none.all());
 }
 
@@ -211,14 +201,8 @@ fn threads_that_come_late_lose_little() {
 #[test]
 fn a_reader_that_starves_is_seen() {
     let loads = [Load::flood(Op::Read, 8, 1), Load::flood(Op::Write, 128, 128)];
-    let run = |control| {
-        let mut rig = Rig::new(&[device("cloud,iops=20000,mbps=500,write_unit=2048")], "mq-deadline", control, &loads);
-        rig.run(8 * SECOND);
-        let counts = rig.run(4 * SECOND);
-        print("a reader that waits for each read", &counts);
-        counts
-    };
-    let (none, limiter) = (run(NONE), run(Control::limiter()));
+    let volume = "cloud,iops=20000,mbps=500,write_unit=2048";
+    let [none, limiter] = without_and_with("a reader that waits for each read", volume, &loads, [8, 4]);
     assert!(none.sectors[0] < 4 * 20 * 8, "without a limiter the reader gets less than 20 reads a second");
     assert!(limiter.sectors[0] > 20 * none.sectors[0] && limiter.all() >= 0.95 * none.all());
 }
@@ -227,29 +211,16 @@ fn a_reader_that_starves_is_seen() {
 #[test]
 fn writers_alone_on_a_hard_disk_are_left_alone() {
     let loads: Vec<_> = (0..64).map(|_| Load { sequential: true, ..Load::flood(Op::Write, 8, 32) }).collect();
-    let run = |control| {
-        let mut rig = Rig::new(&[device("hdd")], "mq-deadline", control, &loads);
-        rig.run(10 * SECOND).sectors
-    };
-    assert_eq!(run(NONE), run(Control::limiter()));
+    let [none, limiter] = without_and_with("64 writers", "hdd", &loads, [0, 10]);
+    assert_eq!(none.sectors, limiter.sectors);
 }
 
 /// Red if a hard disk that does more with more requests loses more than 3 % by what is tried in two minutes.
 #[test]
 fn a_hard_disk_keeps_its_queue() {
     for sectors in [8, 128] {
-        let run = |control| {
-            let mut rig = Rig::new(
-                &[device("hdd")],
-                "mq-deadline",
-                control,
-                &[Load::paced(5), Load::flood(Op::Read, sectors, 64)],
-            );
-            let counts = rig.run(120 * SECOND);
-            print(&format!("reads of {} KiB", sectors / 2), &counts);
-            counts
-        };
-        let (none, limiter) = (run(NONE), run(Control::limiter()));
+        let loads = [Load::paced(5), Load::flood(Op::Read, sectors, 64)];
+        let [none, limiter] = without_and_with(&format!("reads of {} KiB", sectors / 2), "hdd", &loads, [0, 120]);
         assert!(limiter.all() >= 0.97 * none.all());
     }
 }

@@ -4,8 +4,9 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use crate::device::{Random, open};
+use blkmq::driver::Driver;
 use blkmq::driver::harness::Harness;
-use blkmq::driver::{Driver, spec};
 use blkmq::sched::limiter::{Limiter, Progress, Target};
 use blkmq::sched::{
     ClientSettings, Event, Feedback, FeedbackKind, Info, InsertAt, MergeLevel, Op, Report, RqId, Scheduler, Setting,
@@ -136,7 +137,7 @@ pub(crate) struct Rig<'d> {
     begun: Time,
     counts: Counts,
     spare: BTreeMap<usize, VecDeque<Buffer>>,
-    seed: u64,
+    random: Random,
     /// How far apart folds are at least, in nanoseconds.
     pub(crate) fold_each: u64,
     /// Whether the scheduler is told of the limiter's slice. Only a planted mistake does not tell it.
@@ -157,7 +158,7 @@ pub(crate) fn client(load: usize) -> ClientId {
 
 /// Opens a device for the length of the program, as a rig borrows it.
 pub(crate) fn device(spec: &str) -> &'static dyn Driver {
-    &**Box::leak(Box::new(spec::open(spec).expect("a test names a device that exists")))
+    &**Box::leak(Box::new(open(spec)))
 }
 
 impl<'d> Rig<'d> {
@@ -189,7 +190,7 @@ impl<'d> Rig<'d> {
             begun: Time(0),
             counts: Counts::default(),
             spare: BTreeMap::new(),
-            seed: 1,
+            random: Random(1),
             fold_each: MS,
             tells_slice: true,
             folded: Time(0),
@@ -262,8 +263,7 @@ impl<'d> Rig<'d> {
         if sequential {
             *place += u64::from(sectors);
         } else {
-            self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            *place = (self.seed >> 33) % (1 << 20) * 128;
+            *place = self.random.below(1 << 20) * 128;
         }
         let info = Info {
             sector: *place,
