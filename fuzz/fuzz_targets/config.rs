@@ -16,8 +16,10 @@ mod config;
 mod given;
 #[path = "../../crates/blkmq-cli/src/serve/group.rs"]
 mod group;
-#[path = "../../crates/blkmq-cli/src/serve/name.rs"]
-mod name;
+#[path = "../../crates/blkmq-cli/src/control"]
+mod control {
+    pub(crate) mod name;
+}
 #[allow(dead_code, reason = "the rest is the program's")]
 #[path = "../../crates/blkmq-cli/src/serve/placement.rs"]
 mod placement;
