@@ -56,7 +56,7 @@ use request::Request;
 use tunables::Tunables;
 use wf2q::{Entity, Forest};
 
-use crate::data::changes;
+use crate::data::Tracked;
 use crate::list::List;
 use crate::mergeable::Mergeable;
 use crate::scheduler::DEFAULT_NR_REQUESTS;
@@ -90,13 +90,13 @@ pub struct Bfq {
     /// The device has to move something to get from one sector to another.
     rotational: bool,
     /// The latest time of which the scheduler was told.
-    now: Time,
+    now: Tracked<Time>,
 
     /// Requests that go before all others; the latest first.
     at_head: List<ByAge>,
     mergeable: Mergeable,
     /// Requests that wait in queues.
-    nr_waiting: u32,
+    nr_waiting: Tracked<u32>,
 
     /// The queue of each entity that is a queue, by the entity's number.
     by_entity: Vec<Option<Index>>,
@@ -110,35 +110,35 @@ pub struct Bfq {
     room: usize,
     nr_lacking: usize,
     /// Queues that wait or are in service, by class, and how many of them are raised.
-    busy: [u32; 3],
+    busy: Tracked<[u32; 3]>,
     raised_busy: u32,
     /// The weights of queues with requests, smallest first.
     weights: Slab<Weight>,
     weight_order: Tree,
 
-    service: Service,
+    service: Tracked<Service>,
     /// Rises towards 256 with each queue that comes into service: tells whether there were enough of them.
-    slots: u32,
+    slots: Tracked<u32>,
     /// The largest budget, in sectors: the one that follows the device's rate or was set, and the same within a slice.
     whole_budget: u64,
     max_budget: u64,
     /// What the embedder bounds a budget to, in sectors.
     slice: Option<u64>,
-    sample: Sample,
+    sample: Tracked<Sample>,
     burst: Burst,
-    rate: Rate,
+    rate: Tracked<Rate>,
 
     /// Requests that the device has.
-    in_driver: u32,
+    in_driver: Tracked<u32>,
     /// The most requests that the device had lately, and whether it takes several at once; `None`: not known yet.
     most_in_driver: u32,
     queueing: Option<bool>,
     queueing_samples: u32,
     /// The queue of which a request completed last, unless that queue is shared.
-    last_completed: Option<Name>,
+    last_completed: Tracked<Option<Name>>,
 
     /// That of the latest request.
-    ticket: Option<Ticket>,
+    ticket: Tracked<Option<Ticket>>,
     /// What [`Bfq::take_expirations`] returns, if that is asked for.
     expirations: Option<Vec<Expiration>>,
     /// The scheduler follows the choices of another one: see [`follow`].
@@ -166,34 +166,34 @@ impl Bfq {
             nr_requests: DEFAULT_NR_REQUESTS,
             merges_newborn: false,
             rotational: false,
-            now: Time::default(),
+            now: Tracked::default(),
             at_head: List::default(),
             mergeable: Mergeable::new(),
-            nr_waiting: 0,
+            nr_waiting: Tracked::new(0),
             by_entity: Vec::new(),
             all: List::default(),
             active: List::default(),
             serial: 0,
             room: 0,
             nr_lacking: 1 + group::NR_ASYNC,
-            busy: [0; 3],
+            busy: Tracked::new([0; 3]),
             raised_busy: 0,
             weights: Slab::new("bfq.weights"),
             weight_order: Tree::default(),
-            service: Service::default(),
-            slots: 0,
+            service: Tracked::default(),
+            slots: Tracked::new(0),
             whole_budget: budget::DEFAULT,
             max_budget: budget::DEFAULT,
             slice: None,
-            sample: Sample::default(),
+            sample: Tracked::default(),
             burst: Burst::new(),
-            rate: Rate::new(false),
-            in_driver: 0,
+            rate: Tracked::new(Rate::new(false)),
+            in_driver: Tracked::new(0),
             most_in_driver: 0,
             queueing: None,
             queueing_samples: 0,
-            last_completed: None,
-            ticket: None,
+            last_completed: Tracked::default(),
+            ticket: Tracked::default(),
             expirations: None,
             is_following: false,
         };
@@ -203,8 +203,8 @@ impl Bfq {
 
     /// Time goes on to `now`: what the idle timer had to do meanwhile is done.
     fn pass_time(&mut self, now: Time) {
-        *changes(&mut self.now) = self.now.max(now);
-        self.forest.set_now(self.now);
+        *self.now = (*self.now).max(now);
+        self.forest.set_now(*self.now);
         self.run_timer(now);
     }
 
@@ -248,7 +248,7 @@ impl Scheduler for Bfq {
             Setting::NrRequests(nr_requests) => self.nr_requests = nr_requests.max(1),
             Setting::Rotational(rotational) => {
                 self.rotational = rotational;
-                self.rate = Rate::new(rotational);
+                *self.rate = Rate::new(rotational);
                 self.fit_largest();
             }
             // A client keeps the budget that it has until it was served.
@@ -340,7 +340,7 @@ impl Scheduler for Bfq {
                 self.fit_largest();
             }
             "max_budget" | "timeout_sync" => self.follow_rate(),
-            "low_latency" if value == 0 => self.end_all_raising(self.now),
+            "low_latency" if value == 0 => self.end_all_raising(*self.now),
             _ => {}
         }
         Ok(())

@@ -21,7 +21,7 @@ impl GroupId {
     /// 0 is the root's.
     #[must_use]
     pub const fn new(place: usize, times: u32) -> Self {
-        debug_assert!(place < Self::PLACES, "the place is in the table");
+        core::debug_assert!(place < Self::PLACES, "the place is in the table");
         Self(times << Self::PLACE_BITS | place as u32)
     }
 

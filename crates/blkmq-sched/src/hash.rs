@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use core::marker::PhantomData;
 
-use crate::data::{Area, changes, reads};
+use crate::data::{Named, Tracked};
 use crate::list::{Linked, Links, walk};
 use crate::slab::{Index, Slab};
 
@@ -17,8 +17,7 @@ pub(crate) trait EndSector {
 #[derive(Debug, Clone)]
 pub(crate) struct Hash<C> {
     /// The first item of each bucket.
-    buckets: Vec<Option<Index>>,
-    area: Area,
+    buckets: Named<Vec<Tracked<Option<Index>>>>,
     /// The number of buckets is two to this power.
     bits: u32,
     chain: PhantomData<C>,
@@ -43,10 +42,8 @@ impl<C> Hash<C> {
     fn with_bits(bits: u32) -> Self {
         debug_assert!((1..=MOST_BITS).contains(&bits), "a table has at least two buckets, and not more than the most");
         let mut buckets = Vec::new();
-        buckets.resize(1 << bits, None);
-        let table = Self { buckets, area: Area::new("sched.hash"), bits, chain: PhantomData };
-        table.area.is_of(&table.buckets);
-        table
+        buckets.resize(1 << bits, Tracked::new(None));
+        Self { buckets: Named::new("sched.hash", buckets), bits, chain: PhantomData }
     }
 
     /// Makes at least as many buckets as `capacity`, or 2^[`MOST_BITS`], keeping what is in them. Allocates.
@@ -56,8 +53,8 @@ impl<C> Hash<C> {
             return;
         }
         let mut grown = Self::with_bits(bits);
-        for bucket in &self.buckets {
-            let items: Vec<Index> = walk(slab, *bucket, |item| item.place().next).map(|(item, _)| item).collect();
+        for bucket in self.buckets.iter() {
+            let items: Vec<Index> = walk(slab, **bucket, |item| item.place().next).map(|(item, _)| item).collect();
             // A new bucket gets its items from one old bucket only. So inserting from the end of the old one keeps the
             // latest first.
             for item in items.into_iter().rev() {
@@ -71,7 +68,7 @@ impl<C> Hash<C> {
     #[inline]
     pub(crate) fn insert<T: EndSector + Linked<C>>(&mut self, slab: &mut Slab<T>, item: Index) {
         let number = self.number(slab.get(item).end());
-        let next = changes(&mut self.buckets[number]).replace(item);
+        let next = self.buckets[number].replace(item);
         debug_assert_ne!(next, Some(item), "an item is put into the table once");
         *slab.get_mut(item).links() = Links { prev: None, next };
         if let Some(next) = next {
@@ -88,8 +85,8 @@ impl<C> Hash<C> {
             Some(prev) => slab.get_mut(prev).links().next = next,
             None => {
                 let number = self.number(end);
-                debug_assert_eq!(self.buckets[number], Some(item), "the first item of a bucket is found by its end");
-                *changes(&mut self.buckets[number]) = next;
+                debug_assert_eq!(*self.buckets[number], Some(item), "the first item of a bucket is found by its end");
+                *self.buckets[number] = next;
             }
         }
         if let Some(next) = next {
@@ -104,7 +101,7 @@ impl<C> Hash<C> {
         slab: &'a Slab<T>,
         end: u64,
     ) -> impl Iterator<Item = (Index, &'a T)> {
-        walk(slab, *reads(&self.buckets[self.number(end)]), |item| item.place().next)
+        walk(slab, *self.buckets[self.number(end)], |item| item.place().next)
             .take(LONGEST_WALK)
             .filter(move |(_, item)| item.end() == end)
     }

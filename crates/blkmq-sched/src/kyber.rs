@@ -17,7 +17,7 @@ mod replay;
 use alloc::boxed::Box;
 use core::fmt;
 
-use crate::data::{Area, changes, reads};
+use crate::data::{Named, Tracked};
 use crate::list::{Links, List, chains};
 use crate::scheduler::DEFAULT_NR_REQUESTS;
 use crate::site::unless_mutated;
@@ -102,9 +102,9 @@ struct Queue {
     /// Those that a token let in, in the order in which they go.
     ready: List<ByAge>,
     /// The software queues whose list of this kind has something.
-    busy: CtxSet,
+    busy: Tracked<CtxSet>,
     /// Something waited here at the last look, and there was no token.
-    needs_token: bool,
+    needs_token: Tracked<bool>,
 }
 
 /// What one software queue brought and no token let in yet, by [`SchedDomain::index`], each in order of arrival.
@@ -114,15 +114,14 @@ type Ctx = [List<ByAge>; 4];
 #[derive(Debug)]
 pub struct Kyber {
     requests: Slab<Request>,
-    ctxs: Box<[Ctx; NR_CTXS]>,
-    ctxs_area: Area,
+    ctxs: Named<Box<[Ctx; NR_CTXS]>>,
     queues: [Queue; 4],
     /// Requests that go before all others, whatever their kind; the latest first.
     at_head: List<ByAge>,
     /// The kind whose turn it is.
-    current: SchedDomain,
+    current: Tracked<SchedDomain>,
     /// Requests taken in this turn.
-    batching: u32,
+    batching: Tracked<u32>,
     nr_requests: u32,
     limits: MergeLimits,
 }
@@ -137,19 +136,16 @@ impl Kyber {
     /// An empty scheduler, which merges nothing until it is told the limits.
     #[must_use]
     pub fn new() -> Self {
-        let kyber = Self {
+        Self {
             requests: Slab::new("sched.node"),
-            ctxs: Box::new(core::array::from_fn(|_| Ctx::default())),
-            ctxs_area: Area::new("kyber.ctxs"),
+            ctxs: Named::new("kyber.ctxs", Box::new(core::array::from_fn(|_| Ctx::default()))),
             queues: Default::default(),
             at_head: List::default(),
-            current: SchedDomain::Read,
-            batching: 0,
+            current: Tracked::new(SchedDomain::Read),
+            batching: Tracked::new(0),
             nr_requests: DEFAULT_NR_REQUESTS,
             limits: MergeLimits::default(),
-        };
-        kyber.ctxs_area.is(&*kyber.ctxs);
-        kyber
+        }
     }
 
     /// How many requests other than reads may be outstanding for each hardware queue: three quarters of the requests.
@@ -161,7 +157,7 @@ impl Kyber {
     /// Takes a token of this kind, if one of its requests waits.
     fn take_token(&mut self, of: SchedDomain, waits: bool, context: &mut dyn DispatchContext) -> bool {
         let is_taken = waits && context.take_token(of);
-        *changes(&mut self.queues[of.index()].needs_token) = waits && !is_taken;
+        *self.queues[of.index()].needs_token = waits && !is_taken;
         is_taken
     }
 
@@ -169,7 +165,7 @@ impl Kyber {
     /// ever left over.
     fn take(&mut self, of: SchedDomain, context: &mut dyn DispatchContext) -> Option<Index> {
         let queue = &self.queues[of.index()];
-        let waits = !queue.ready.is_empty() || !reads(&queue.busy).is_empty();
+        let waits = !queue.ready.is_empty() || !queue.busy.is_empty();
         if !self.take_token(of, waits, context) {
             return None;
         }
@@ -190,7 +186,7 @@ impl Kyber {
     fn let_in(&mut self, of: SchedDomain) {
         debug_assert!(!self.queues[of.index()].busy.is_empty(), "a software queue has something of this kind");
         let queue = &mut self.queues[of.index()];
-        while let Some(ctx) = changes(&mut queue.busy).pop() {
+        while let Some(ctx) = queue.busy.pop() {
             queue.ready.append(&mut self.requests, &mut self.ctxs[usize::from(ctx)][of.index()]);
         }
     }
@@ -262,7 +258,7 @@ impl Scheduler for Kyber {
         }
         let of = SchedDomain::of(info.op).index();
         self.ctxs[usize::from(info.ctx)][of].push_back(&mut self.requests, item);
-        changes(&mut self.queues[of].busy).insert(info.ctx);
+        self.queues[of].busy.insert(info.ctx);
     }
 
     /// COST: one slot and one neighbor; where a list of arrivals moves, two slots for each software queue.
@@ -273,18 +269,18 @@ impl Scheduler for Kyber {
         if let Some(item) = self.at_head.head() {
             return self.choose_at_head(item, context);
         }
-        if self.batching < BATCHES[self.current.index()]
+        if *self.batching < BATCHES[self.current.index()]
             && unless_mutated("kyber.batch")
-            && let Some(item) = self.take(self.current, context)
+            && let Some(item) = self.take(*self.current, context)
         {
-            *changes(&mut self.batching) += 1;
+            *self.batching += 1;
             return Some(self.start(item));
         }
-        *changes(&mut self.batching) = 0;
+        *self.batching = 0;
         for step in 1..=SchedDomain::ALL.len() {
             let next = self.current.plus(step);
             if let Some(item) = self.take(next, context) {
-                (*changes(&mut self.current), self.batching) = (next, 1);
+                (*self.current, *self.batching) = (next, 1);
                 return Some(self.start(item));
             }
         }
@@ -324,13 +320,13 @@ impl Scheduler for Kyber {
                     show_request(out, request)?;
                 }
             }
-            writeln!(out, "{name}_waiting: {}", u8::from(queue.needs_token))?;
+            writeln!(out, "{name}_waiting: {}", u8::from(*queue.needs_token))?;
         }
         writeln!(out, "dispatch:")?;
         for (_, request) in self.at_head.iter(&self.requests) {
             show_request(out, request)?;
         }
-        writeln!(out, "cur_domain: {}\nbatching: {}", self.current.name().to_ascii_uppercase(), self.batching)?;
+        writeln!(out, "cur_domain: {}\nbatching: {}", self.current.name().to_ascii_uppercase(), *self.batching)?;
         writeln!(out, "async_depth: {}", self.async_depth())
     }
 }

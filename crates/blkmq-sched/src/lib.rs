@@ -12,6 +12,11 @@
 extern crate alloc;
 #[cfg(test)]
 extern crate std;
+// Assertions that neither the rig nor the model of caches sees. They cannot stand in constant functions, which have
+// those of `core`.
+#[cfg(virtual_cpus)]
+#[macro_use(debug_assert, debug_assert_eq, debug_assert_ne)]
+extern crate blkmq_sync;
 
 mod bfq;
 mod data;

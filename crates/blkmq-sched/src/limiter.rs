@@ -29,6 +29,7 @@ mod cost;
 mod pace;
 mod paced;
 mod progress;
+mod scale;
 mod search;
 mod show;
 mod target;
@@ -42,15 +43,11 @@ use cost::Costs;
 use pace::Pacer;
 pub use progress::{Flow, Progress};
 use progress::{PreviousSums, READ, Span};
+use scale::{MS, REST_TIMES, SECOND};
 use search::Search;
 pub use target::Target;
 use target::WindowedMin;
 use trial::Trial;
-
-/// What the limiter takes for a millisecond and a second, in nanoseconds. They are shorter in the rig, where a device
-/// has a few thousand requests, so that a limiter holds back and opens again many times while they are done.
-const MS: u64 = if cfg!(virtual_cpus) { 10_000 } else { 1_000_000 };
-const SECOND: u64 = if cfg!(virtual_cpus) { 100 * MS } else { 1000 * MS };
 
 /// How often an open limiter wants to be folded, and one that holds back, in nanoseconds.
 const OPEN_LOOK: u64 = 50 * MS;
@@ -72,9 +69,6 @@ const UNUSED: u64 = 10 * SECOND;
 /// How long a limiter stays open after nothing helped, in nanoseconds: at first, and at most.
 const SHORTEST_REST: u64 = 10 * SECOND;
 const LONGEST_REST: u64 = 640 * SECOND;
-
-/// And for how many times as long as the tries took: what they cost is spread over that.
-const REST_TIMES: u64 = if cfg!(virtual_cpus) { 1 } else { 20 };
 
 /// The sectors of a small request.
 const SMALL: u32 = 8;

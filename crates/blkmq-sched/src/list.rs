@@ -2,7 +2,7 @@
 
 use core::marker::PhantomData;
 
-use crate::data::{changes, reads};
+use crate::data::Tracked;
 use crate::slab::{Index, Slab};
 
 /// An item's neighbours in a list.
@@ -42,14 +42,14 @@ pub(crate) use chains;
 /// COST: each method touches the item and at most two neighbours.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct List<C> {
-    head: Option<Index>,
-    tail: Option<Index>,
+    head: Tracked<Option<Index>>,
+    tail: Tracked<Option<Index>>,
     chain: PhantomData<C>,
 }
 
 impl<C> List<C> {
     pub(crate) fn head(&self) -> Option<Index> {
-        *reads(&self.head)
+        *self.head
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -61,7 +61,7 @@ impl<C> List<C> {
     }
 
     pub(crate) fn push_back<T: Linked<C>>(&mut self, slab: &mut Slab<T>, item: Index) {
-        self.link(slab, item, Links { prev: *reads(&self.tail), next: None });
+        self.link(slab, item, Links { prev: *self.tail, next: None });
     }
 
     /// Puts `item` just before `place`, which is in this list.
@@ -73,8 +73,8 @@ impl<C> List<C> {
 
     pub(crate) fn remove<T: Linked<C>>(&mut self, slab: &mut Slab<T>, item: Index) {
         let Links { prev, next } = *slab.get_mut(item).links();
-        debug_assert!(prev.is_some() || self.head == Some(item), "an item is removed from its own list");
-        debug_assert!(next.is_some() || self.tail == Some(item), "an item is removed from its own list");
+        debug_assert!(prev.is_some() || *self.head == Some(item), "an item is removed from its own list");
+        debug_assert!(next.is_some() || *self.tail == Some(item), "an item is removed from its own list");
         self.set_next(slab, prev, next);
         self.set_prev(slab, next, prev);
     }
@@ -91,16 +91,15 @@ impl<C> List<C> {
 
     /// The items from tail to head.
     pub(crate) fn iter_back<'a, T: Linked<C>>(&self, slab: &'a Slab<T>) -> impl Iterator<Item = (Index, &'a T)> {
-        walk(slab, *reads(&self.tail), |item| item.place().prev)
+        walk(slab, *self.tail, |item| item.place().prev)
     }
 
     /// Moves all items of `other` behind those of this list, in their order.
     pub(crate) fn append<T: Linked<C>>(&mut self, slab: &mut Slab<T>, other: &mut Self) {
-        let other = changes(other);
         let (Some(first), tail) = (other.head.take(), other.tail.take()) else { return };
-        self.set_next(slab, self.tail, Some(first));
-        self.set_prev(slab, Some(first), self.tail);
-        *changes(&mut self.tail) = tail;
+        self.set_next(slab, *self.tail, Some(first));
+        self.set_prev(slab, Some(first), *self.tail);
+        *self.tail = tail;
     }
 
     fn link<T: Linked<C>>(&mut self, slab: &mut Slab<T>, item: Index, links: Links) {
@@ -113,14 +112,14 @@ impl<C> List<C> {
     fn set_next<T: Linked<C>>(&mut self, slab: &mut Slab<T>, of: Option<Index>, next: Option<Index>) {
         match of {
             Some(item) => slab.get_mut(item).links().next = next,
-            None => *changes(&mut self.head) = next,
+            None => *self.head = next,
         }
     }
 
     fn set_prev<T: Linked<C>>(&mut self, slab: &mut Slab<T>, of: Option<Index>, prev: Option<Index>) {
         match of {
             Some(item) => slab.get_mut(item).links().prev = prev,
-            None => *changes(&mut self.tail) = prev,
+            None => *self.tail = prev,
         }
     }
 }

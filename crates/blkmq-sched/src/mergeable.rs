@@ -1,7 +1,7 @@
 //! The waiting requests that others may join, and how they are found: by the request that came last, by the sector
 //! behind them, and by their own first sector.
 
-use crate::data::{changes, reads};
+use crate::data::Tracked;
 use crate::hash::Hash;
 use crate::list::List;
 use crate::slab::{Index, Slab};
@@ -20,13 +20,13 @@ pub(crate) struct Mergeable {
     /// Those that every look-up tries, by the sector behind them.
     ends: Hash<ByEnd>,
     /// The request that was inserted or merged into last, while it waits and may merge.
-    last: Option<Index>,
+    last: Tracked<Option<Index>>,
 }
 
 impl Mergeable {
     /// Nothing merges until the limits are told.
     pub(crate) fn new() -> Self {
-        Self { limits: MergeLimits::default(), ends: Hash::new(), last: None }
+        Self { limits: MergeLimits::default(), ends: Hash::new(), last: Tracked::new(None) }
     }
 
     pub(crate) fn reserve<H>(&mut self, requests: &mut Slab<Waiting<H>>, capacity: usize) {
@@ -35,7 +35,7 @@ impl Mergeable {
 
     /// Whether the request may be merged into because it came last.
     pub(crate) fn is_last(&self, item: Index) -> bool {
-        self.last == Some(item)
+        *self.last == Some(item)
     }
 
     /// Puts a request into its tree, and makes it known to merging.
@@ -47,7 +47,7 @@ impl Mergeable {
             self.ends.insert(requests, item);
         }
         if merge != MergeLevel::Never {
-            *changes(&mut self.last) = Some(item);
+            *self.last = Some(item);
         }
     }
 
@@ -67,8 +67,8 @@ impl Mergeable {
         if merge == MergeLevel::Full {
             self.ends.remove(requests, item);
         }
-        if *reads(&self.last) == Some(item) {
-            *changes(&mut self.last) = None;
+        if *self.last == Some(item) {
+            *self.last = None;
         }
     }
 
@@ -89,7 +89,7 @@ impl Mergeable {
         if info.merge == MergeLevel::Never {
             return None;
         }
-        if let found @ Some(_) = reads(&self.last).and_then(fit) {
+        if let found @ Some(_) = self.last.and_then(fit) {
             return found;
         }
         if info.merge == MergeLevel::LastOnly {
@@ -129,7 +129,7 @@ impl Mergeable {
                 }
             }
         }
-        *changes(&mut self.last) = Some(host);
+        *self.last = Some(host);
     }
 
     /// After `host` grew: it and the neighbor on that side if they now touch. The first one survives, and becomes what

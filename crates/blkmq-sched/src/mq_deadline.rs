@@ -27,7 +27,7 @@ use core::fmt;
 use level::{Direction, Level, Request};
 use tunables::Tunables;
 
-use crate::data::{changes, reads};
+use crate::data::Tracked;
 use crate::list::List;
 use crate::mergeable::Mergeable;
 use crate::site::unless_mutated;
@@ -67,13 +67,13 @@ pub struct MqDeadline {
     requests: Slab<Request>,
     levels: [Level; 3],
     /// The classes with anything queued, as a set of bits by [`Class::index`].
-    classes: u8,
+    classes: Tracked<u8>,
     /// Requests that go before all others, whatever their class; the latest first.
     at_head: List<ByAge>,
     mergeable: Mergeable,
-    pace: Pace,
+    pace: Tracked<Pace>,
     /// When a choice was asked for last.
-    asked: Time,
+    asked: Tracked<Time>,
     tunables: Tunables,
 }
 
@@ -90,11 +90,11 @@ impl MqDeadline {
         Self {
             requests: Slab::new("sched.node"),
             levels: Default::default(),
-            classes: 0,
+            classes: Tracked::new(0),
             at_head: List::default(),
             mergeable: Mergeable::new(),
-            pace: Pace { direction: Direction::Write, batching: 0, starved: 0 },
-            asked: Time::default(),
+            pace: Tracked::new(Pace { direction: Direction::Write, batching: 0, starved: 0 }),
+            asked: Tracked::new(Time::default()),
             tunables: Tunables::new(),
         }
     }
@@ -137,9 +137,9 @@ impl MqDeadline {
     /// The candidate of one level. A new batch has then begun, even if the candidate turns out not to go, as in Linux.
     #[inline]
     fn try_level(&mut self, class: Class, now: Time) -> Option<Index> {
-        let candidate = self.candidate(*reads(&self.pace), class, now)?;
+        let candidate = self.candidate(*self.pace, class, now)?;
         if let Some(pace) = candidate.new_batch {
-            *changes(&mut self.pace) = pace;
+            *self.pace = pace;
         }
         Some(candidate.item)
     }
@@ -183,7 +183,7 @@ impl MqDeadline {
     /// Takes a sorted request out as the next of the running batch.
     #[inline]
     fn start_sorted(&mut self, item: Index) -> RqId {
-        changes(&mut self.pace).batching += 1;
+        self.pace.batching += 1;
         self.unsort(item);
         self.start(item)
     }
@@ -198,9 +198,9 @@ impl MqDeadline {
     fn start(&mut self, item: Index) -> RqId {
         debug_assert!(!self.mergeable.is_last(item), "nothing merges into a request that leaves");
         let request = self.requests.remove(item);
-        let level = changes(&mut self.levels[request.class().index()]);
-        level.dispatched += 1;
-        level.queue_mut(request.direction()).latest_pos = request.info.sector;
+        let level = &mut self.levels[request.class().index()];
+        level.counts.dispatched += 1;
+        *level.queue_mut(request.direction()).latest_pos = request.info.sector;
         request.id
     }
 
@@ -208,9 +208,9 @@ impl MqDeadline {
     fn note_queued(&mut self, class: Class) {
         let bit = 1 << class.index();
         if self.levels[class.index()].queued() > 0 {
-            *changes(&mut self.classes) |= bit;
+            *self.classes |= bit;
         } else {
-            *changes(&mut self.classes) &= !bit;
+            *self.classes &= !bit;
         }
     }
 
@@ -224,7 +224,7 @@ impl MqDeadline {
         let Some(pace) = candidate.new_batch else { return Some((by_sector, pace)) };
         let oldest = self.levels[class.index()].queue(pace.direction).fifo.head()?;
         let deadline = self.requests.get(oldest).deadline;
-        if by_sector.max(self.asked) < deadline {
+        if by_sector.max(*self.asked) < deadline {
             return Some((by_sector, pace));
         }
         Some((deadline.max(self.ages_at(oldest)), pace))
@@ -233,14 +233,14 @@ impl MqDeadline {
     /// Whether requests of several classes are queued here or inside the driver. Then the classes are strict, and
     /// completions decide whether a lower one may go.
     fn has_several_classes(&self) -> bool {
-        reads(&self.classes).count_ones() >= 2
+        self.classes.count_ones() >= 2
     }
 
     fn fold(&mut self, tally: &Tally) {
         for ((level, completed), bypassed) in self.levels.iter_mut().zip(tally.completed).zip(tally.bypassed) {
-            let level = changes(level);
-            level.completed = level.completed.max(completed);
-            level.bypassed = level.bypassed.max(bypassed);
+            let counts = &mut *level.counts;
+            counts.completed = counts.completed.max(completed);
+            counts.bypassed = counts.bypassed.max(bypassed);
         }
         for class in Class::ALL {
             self.note_queued(class);
@@ -273,7 +273,7 @@ impl Scheduler for MqDeadline {
     /// COST: one slot and, if sorted, a walk down one tree, and its neighbors in tree, list and hash bucket.
     fn insert(&mut self, rq: RqId, info: &Info, at: InsertAt, now: Time) {
         let (class, direction) = (info.priority.class, Direction::of(info.op));
-        changes(&mut self.levels[class.index()]).inserted += 1;
+        self.levels[class.index()].counts.inserted += 1;
         self.note_queued(class);
         if at == InsertAt::Head {
             let item = self.requests.insert(Request::new(rq, *info, now, ()));
@@ -289,7 +289,7 @@ impl Scheduler for MqDeadline {
 
     /// COST: a walk down one tree, then the same slots as insertion.
     fn dispatch(&mut self, _context: &mut dyn DispatchContext, now: Time) -> Option<RqId> {
-        *changes(&mut self.asked) = now;
+        *self.asked = now;
         if let Some(item) = self.at_head.head() {
             return Some(self.start_at_head(item));
         }
@@ -315,7 +315,7 @@ impl Scheduler for MqDeadline {
             Feedback::Sums(tally) => self.fold(tally),
             // The requests that passed may have gone in either direction, so neither direction has a batch running.
             // The next direction is chosen anew.
-            Feedback::BypassEnded => changes(&mut self.pace).batching = self.tunables.fifo_batch,
+            Feedback::BypassEnded => self.pace.batching = self.tunables.fifo_batch,
             Feedback::Events(..) => {}
         }
     }
@@ -325,7 +325,7 @@ impl Scheduler for MqDeadline {
         if !self.at_head.is_empty() || first.waits() || !self.has_several_classes() {
             return None;
         }
-        let (mut pace, mut wakeup) = (self.pace, None);
+        let (mut pace, mut wakeup) = (*self.pace, None);
         for class in [Class::BestEffort, Class::Idle] {
             if let Some((time, pace_after)) = self.level_wakeup(pace, class) {
                 wakeup = Some(wakeup.map_or(time, |earlier: Time| earlier.min(time)));

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
-use crate::data::{Area, changes, reads};
+use crate::data::{Named, Tracked};
 
 #[cfg(test)]
 std::thread_local! {
@@ -50,59 +50,45 @@ impl Index {
 /// A fixed set of slots. A caller that looks at a slot that is not in use has a bug, and sees what was there last.
 #[derive(Debug, Clone)]
 pub(crate) struct Slab<T> {
-    items: Vec<T>,
-    items_area: Area,
+    items: Named<Vec<Tracked<T>>>,
     /// Slots that are not in use. The slot freed last is used next, because it is still in the cache.
-    free: Vec<Index>,
-    free_area: Area,
+    free: Named<Vec<Tracked<Index>>>,
 }
 
 impl<T> Slab<T> {
     /// `name` is that of the slots' memory, for rigs.
     pub(crate) const fn new(name: &'static str) -> Self {
-        Self { items: Vec::new(), items_area: Area::new(name), free: Vec::new(), free_area: Area::new("sched.free") }
+        Self { items: Named::new(name, Vec::new()), free: Named::new("sched.free", Vec::new()) }
     }
 
     /// Makes room for `capacity` items in all; never shrinks. Indices stay valid.
     pub(crate) fn reserve(&mut self, capacity: usize) {
-        self.items.reserve_exact(capacity.saturating_sub(self.items.len()));
-        self.free.reserve_exact(capacity.saturating_sub(self.free.len()));
-        self.items_area.is_of(&self.items);
-        self.free_area.is_of(&self.free);
+        let [items, free] = [self.items.len(), self.free.len()].map(|len| capacity.saturating_sub(len));
+        self.items.reserve_exact(items);
+        self.free.reserve_exact(free);
     }
 
-    pub(crate) const fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.items.len() - self.free.len()
     }
 
     /// COST: one slot written. Allocates only beyond what was reserved.
     #[inline]
     pub(crate) fn insert(&mut self, item: T) -> Index {
-        if let Some(last) = self.free.last() {
-            reads(last);
-        }
-        if let Some(index) = changes(&mut self.free).pop() {
+        if let Some(index) = self.free.pop() {
             *self.get_mut(index) = item;
             return index;
         }
-        changes(&mut self.items).push(item);
-        self.items_area.is_of(&self.items);
-        if let Some(last) = self.items.last_mut() {
-            changes(last);
-        }
+        self.items.push(item);
         Index::of_slot(self.items.len() - 1)
     }
 
     /// Ends the use of a slot. Allocates only beyond what was reserved.
     #[inline]
     pub(crate) fn remove(&mut self, index: Index) -> &T {
-        debug_assert!(!self.free.contains(&index), "slot {} is not in use", index.slot());
-        changes(&mut self.free).push(index);
-        self.free_area.is_of(&self.free);
-        if let Some(last) = self.free.last_mut() {
-            changes(last);
-        }
-        reads(&self.items[index.slot()])
+        debug_assert!(self.free.iter().all(|free| **free != index), "slot {} is not in use", index.slot());
+        self.free.push(index);
+        &self.items[index.slot()]
     }
 
     /// For assertions: the look is not counted.
@@ -114,7 +100,11 @@ impl<T> Slab<T> {
     /// Looks only at the slot that was freed last: the list of free slots may be long.
     #[inline]
     fn check(&self, index: Index) {
-        debug_assert_ne!(self.free.last(), Some(&index), "slot {} is looked at after its use ended", index.slot());
+        debug_assert!(
+            self.free.last().is_none_or(|free| **free != index),
+            "slot {} is looked at after its use ended",
+            index.slot()
+        );
         #[cfg(test)]
         LOOKS.set(LOOKS.get() + 1);
     }
@@ -122,13 +112,13 @@ impl<T> Slab<T> {
     #[inline]
     pub(crate) fn get(&self, index: Index) -> &T {
         self.check(index);
-        reads(&self.items[index.slot()])
+        &self.items[index.slot()]
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, index: Index) -> &mut T {
         self.check(index);
-        changes(&mut self.items[index.slot()])
+        &mut self.items[index.slot()]
     }
 }
 

@@ -3,7 +3,7 @@
 //! It is an AVL tree with parent links: the heights of a node's two subtrees differ by at most one, so with n items no
 //! path is longer than 1.45 log2(n). Nothing recurses.
 
-use crate::data::{changes, reads};
+use crate::data::Tracked;
 use crate::slab::{Index, Slab};
 
 /// An item's place in a tree.
@@ -57,12 +57,12 @@ const fn towards(side: usize) -> i8 {
 /// COST: each method touches a logarithmic number of items.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tree {
-    root: Option<Index>,
+    root: Tracked<Option<Index>>,
 }
 
 impl Tree {
     pub(crate) fn root(&self) -> Option<Index> {
-        *reads(&self.root)
+        *self.root
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -98,7 +98,7 @@ impl Tree {
                 self.grew(slab, node, side);
             }
             None => {
-                *changes(&mut self.root) = Some(item);
+                *self.root = Some(item);
                 summarize_upwards(slab, Some(item));
             }
         }
@@ -108,7 +108,7 @@ impl Tree {
     #[inline(always)]
     pub(crate) fn remove<T: Keyed>(&mut self, slab: &mut Slab<T>, item: Index) {
         let old = *slab.get(item).branches();
-        debug_assert!(old.parent.is_some() || self.root == Some(item), "an item is removed from its own tree");
+        debug_assert!(old.parent.is_some() || *self.root == Some(item), "an item is removed from its own tree");
         if let [Some(_), Some(after)] = old.child {
             self.remove_inner(slab, item, &old, after);
         } else {
@@ -175,7 +175,7 @@ impl Tree {
             slab.get_mut(new).branches_mut().parent = parent;
         }
         let Some(parent) = parent else {
-            *changes(&mut self.root) = new;
+            *self.root = new;
             return BEFORE;
         };
         let child = &mut slab.get_mut(parent).branches_mut().child;

@@ -36,7 +36,7 @@
 //! ([`Wake::rouse_sleeper`](crate::wake::Wake::rouse_sleeper)).
 
 use crate::platform::atomic::{AtomicU32, Ordering};
-use crate::platform::{fence_at, order, placed};
+use crate::platform::{fence_at, order, place_anew};
 use crate::staging::Staging;
 use crate::wake::Sleepers;
 use crate::word::Word;
@@ -53,23 +53,19 @@ impl Default for Deferrals {
 }
 
 impl Deferrals {
-    fn number(&self) -> &AtomicU32 {
-        placed("queue.left", &self.0)
-    }
-
     /// Counts a deferral. The queue's word says that requests wait. The caller then wakes the threads that sleep, if
     /// there are [any](crate::wake::Sleepers::any).
     pub fn count(&self) {
         // Release: a thread that reads the count before it polls sees what this thread did. For sleeping threads, the
         // fence in `Sleepers::any` makes sure that they re-check.
-        self.number().fetch_add(1, order("left.count", Ordering::Release));
+        self.0.fetch_add(1, order("left.count", Ordering::Release));
     }
 
     /// The count. A thread reads it before it polls, and sleeps only if its last check finds the same count.
     #[must_use]
     pub fn read(&self) -> u32 {
         // Acquire pairs with the Release of `count`.
-        self.number().load(order("left.read", Ordering::Acquire))
+        self.0.load(order("left.read", Ordering::Acquire))
     }
 }
 
@@ -95,6 +91,11 @@ impl WaiterPresent {
 }
 
 impl Liveness {
+    /// Names the number of deferrals, for rigs. The queue has its place.
+    pub fn name_places(&self) {
+        place_anew("queue.left", &self.deferrals.0);
+    }
+
     /// Called by a thread that did not get what it needs: sets WAITING, fences, and tries again.
     ///
     /// COST: a read-modify-write of the queue's word and a fence.

@@ -32,10 +32,12 @@ use ::std as backend;
 
 pub use backend::sync::Arc;
 #[cfg(virtual_cpus)]
-pub use backend::{Area, changes, fetch, on_line, pause, placed, reads, time::Instant, uninterrupted as peek};
+pub use backend::{
+    Named, Tracked, debug_assert, debug_assert_eq, debug_assert_ne, fetch, on_line, pause, place_anew, time::Instant,
+};
 pub use cell::UnsafeCell;
 #[cfg(not(virtual_cpus))]
-pub use data::{Area, changes, on_line, peek, placed, reads};
+pub use data::{Named, Tracked, on_line, place_anew};
 #[cfg(not(virtual_cpus))]
 pub use fetch::fetch;
 pub use line::Line;

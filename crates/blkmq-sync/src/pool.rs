@@ -10,7 +10,7 @@
 //! was put back before the fence.
 
 use crate::platform::atomic::{AtomicU32, Ordering};
-use crate::platform::{Line, placed, unless_mutated};
+use crate::platform::{Line, place_anew, unless_mutated};
 
 /// Words of a pool at most.
 const WORDS: u32 = 32;
@@ -42,6 +42,11 @@ impl Pool {
         pool
     }
 
+    /// Names the depth, for rigs. The pool has its place.
+    pub fn name_places(&self) {
+        place_anew("pool.depth", &self.depth);
+    }
+
     /// How many of `depth` tokens belong to a word.
     fn share(&self, depth: u32, word: usize) -> u32 {
         let words = self.free.len() as u32;
@@ -61,7 +66,7 @@ impl Pool {
     /// Unless `1 <= depth <= most`.
     pub fn set_depth(&self, depth: u32) {
         assert!((1..=self.most).contains(&depth), "depth {depth} is not in 1..={}", self.most);
-        let before = placed("pool.depth", &self.depth).swap(depth, Ordering::Relaxed);
+        let before = self.depth.swap(depth, Ordering::Relaxed);
         for (word, free) in self.free.iter().enumerate() {
             let more = self.share(depth, word).wrapping_sub(self.share(before, word));
             if more != 0 {
@@ -73,7 +78,7 @@ impl Pool {
     /// How many tokens there are.
     #[must_use]
     pub fn depth(&self) -> u32 {
-        placed("pool.depth", &self.depth).load(Ordering::Relaxed)
+        self.depth.load(Ordering::Relaxed)
     }
 
     /// How many tokens are out. Exact while no thread takes, puts back, or changes the depth.

@@ -20,7 +20,7 @@
 //! record, 2 came behind b, and 3 finds the gate shut.
 
 use crate::platform::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::platform::{Line, order, placed};
+use crate::platform::{Line, order, place_anew};
 
 /// Words of a record.
 pub const WORDS: usize = 4;
@@ -57,15 +57,17 @@ impl Ring {
     #[must_use]
     pub fn new(len: usize) -> Self {
         assert!(len.is_power_of_two(), "positions wrap");
+        let records: Box<[_]> = (0..len).map(|_| [(); WORDS].map(|()| AtomicU64::new(0))).collect();
+        place_anew("ring.records", &*records);
         Self {
-            records: (0..len).map(|_| [(); WORDS].map(|()| AtomicU64::new(0))).collect(),
+            records,
             noted: Line::new("ring.noted", AtomicU32::new(0)),
             taken: Line::new("ring.taken", AtomicU32::new(0)),
         }
     }
 
     fn cells(&self, position: u32) -> &[AtomicU64; WORDS] {
-        &placed("ring.records", &*self.records)[position as usize & (self.records.len() - 1)]
+        &self.records[position as usize & (self.records.len() - 1)]
     }
 
     /// Whether there is no room for another record. Only the thread that notes asks.

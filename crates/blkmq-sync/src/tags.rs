@@ -12,7 +12,7 @@
 use std::fmt;
 
 use crate::platform::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::platform::{Line, fetch, order, placed};
+use crate::platform::{Line, fetch, order, place_anew};
 
 /// The number of a request in flight. The number is unique in its map while it is out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -319,6 +319,11 @@ impl Tags {
         tags
     }
 
+    /// Names the number of tags, for rigs. The tags have their place.
+    pub fn name_places(&self) {
+        place_anew("tags.geometry", &self.geometry);
+    }
+
     /// Changes the number of tags. The caller has frozen the queue: no tag is out, and no thread gets one meanwhile.
     /// The unfreezing publishes the new number.
     ///
@@ -330,7 +335,7 @@ impl Tags {
             word.fold();
             assert!(word.busy() == 0, "resized while tags are out");
         }
-        placed("tags.geometry", &self.geometry).store(Geometry::of(depth).pack(), Ordering::Relaxed);
+        self.geometry.store(Geometry::of(depth).pack(), Ordering::Relaxed);
     }
 
     /// How many tags there are.
@@ -341,7 +346,7 @@ impl Tags {
 
     #[inline]
     fn geometry(&self) -> Geometry {
-        Geometry::unpack(placed("tags.geometry", &self.geometry).load(Ordering::Relaxed))
+        Geometry::unpack(self.geometry.load(Ordering::Relaxed))
     }
 
     #[inline]

@@ -27,7 +27,7 @@ use crate::event::EventFd;
 
 use crate::notify::Notify;
 use crate::platform::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::platform::{Line, Mutex, Parker, fence_at, order, placed, unless_mutated};
+use crate::platform::{Line, Mutex, Parker, fence_at, order, place_anew, unless_mutated};
 
 /// How to wake the thread of a member.
 pub struct Wake {
@@ -80,14 +80,21 @@ impl Wake {
         false
     }
 
+    /// Names what the thread sleeps by, for rigs. The thread's state has its place.
+    pub fn name_places(&self) {
+        place_anew("submitter.has_notify", &self.has_notify);
+        place_anew("submitter.notify", &self.notify);
+        self.parker.name_places();
+    }
+
     /// Sets the [`Notify`] for completions, besides the thread itself. Returns the change of the
     /// number of threads that wait for an event: 1, -1, or `None`. Events before this call are not notified: the caller
     /// counts the change and then calls [`poll_pending_event`](Self::poll_pending_event).
     pub fn set_notify(&self, notify: Option<Arc<dyn Notify>>) -> Option<i32> {
         let is_some = notify.is_some();
-        let was_some = placed("submitter.has_notify", &self.has_notify).swap(is_some, Ordering::Relaxed);
+        let was_some = self.has_notify.swap(is_some, Ordering::Relaxed);
         // Dropped outside the lock: it may be the last thing that keeps something that wakes threads when it ends.
-        let old = std::mem::replace(&mut *placed("submitter.notify", &self.notify).lock(), notify);
+        let old = std::mem::replace(&mut *self.notify.lock(), notify);
         drop(old);
         (is_some != was_some).then_some(if is_some { 1 } else { -1 })
     }
@@ -126,7 +133,7 @@ impl Wake {
     /// Whether a [`Notify`] is set. If so, a caller that has completed operations calls
     /// [`wake_for`](Self::wake_for).
     pub fn has_notify(&self) -> bool {
-        placed("submitter.has_notify", &self.has_notify).load(Ordering::Relaxed)
+        self.has_notify.load(Ordering::Relaxed)
     }
 
     /// Like [`wake`](Self::wake), for a caller that has made visible that the operations in these slots completed.
@@ -154,7 +161,7 @@ impl Wake {
     /// Calls the notification, outside the lock. A panic there is contained: the calling thread works for other threads
     /// too, and holds their requests.
     fn tell(&self, tell: impl FnOnce(&dyn Notify)) {
-        let notify = placed("submitter.notify", &self.notify).lock().clone();
+        let notify = self.notify.lock().clone();
         if let Some(notify) = notify {
             contain(|| tell(&*notify));
         }

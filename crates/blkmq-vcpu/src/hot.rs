@@ -110,6 +110,37 @@ pub fn uninterrupted<R>(section: impl FnOnce() -> R) -> R {
     section()
 }
 
+/// As [`std::debug_assert`], in an [`uninterrupted`](crate::uninterrupted) section: an assertion takes no time, and its
+/// looks are told to nobody.
+#[macro_export]
+macro_rules! debug_assert {
+    ($($argument:tt)*) => {
+        if ::core::cfg!(debug_assertions) {
+            $crate::uninterrupted(|| ::core::assert!($($argument)*));
+        }
+    };
+}
+
+/// As [`std::debug_assert_eq`], in an [`uninterrupted`](crate::uninterrupted) section.
+#[macro_export]
+macro_rules! debug_assert_eq {
+    ($($argument:tt)*) => {
+        if ::core::cfg!(debug_assertions) {
+            $crate::uninterrupted(|| ::core::assert_eq!($($argument)*));
+        }
+    };
+}
+
+/// As [`std::debug_assert_ne`], in an [`uninterrupted`](crate::uninterrupted) section.
+#[macro_export]
+macro_rules! debug_assert_ne {
+    ($($argument:tt)*) => {
+        if ::core::cfg!(debug_assertions) {
+            $crate::uninterrupted(|| ::core::assert_ne!($($argument)*));
+        }
+    };
+}
+
 /// The CPU that runs.
 #[must_use]
 pub fn cpu() -> CpuId {

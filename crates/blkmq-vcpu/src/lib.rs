@@ -30,7 +30,6 @@
 //! assert!(matches!(ended, Ended::Finished));
 //! ```
 
-mod area;
 pub mod cache;
 mod cores;
 mod hot;
@@ -43,13 +42,16 @@ mod step;
 pub mod sync;
 pub mod thread;
 pub mod time;
+mod tracked;
 
-pub use area::Area;
 pub use cores::{Cores, Smt};
 pub use hot::{CpuId, cpu, go_on_for, is_timed, steps, touch, uninterrupted};
 pub use kernel::{Kernel, LockKind};
 pub use machine::{Ended, Idle, OnStage, Options, Switch, is_running, run, stop};
-pub use places::{Accessed, LineOf, Place, neighbours, on_line, place_at, place_bytes, placed, touch_place};
+pub use places::{
+    Accessed, LineOf, Place, neighbours, on_line, place_anew, place_at, place_bytes, placed, touch_place,
+};
 pub use random::Random;
 pub use schedule::Schedule;
 pub use step::{changes, fetch, pause, reads, stage, together, work};
+pub use tracked::{Memory, Named, Tracked};

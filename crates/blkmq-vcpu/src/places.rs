@@ -142,6 +142,17 @@ pub fn place_at<T: ?Sized>(name: &'static str, value: &T) {
     }
 }
 
+/// Says where `value` lies, which was just made there: it becomes a place, which is called `name`, and places that lay
+/// there before are gone. Must not be called for a value inside of another place that is still used.
+#[inline]
+pub fn place_anew<T: ?Sized>(name: &'static str, value: &T) {
+    if HOT.with(|hot| hot.tells.get()) {
+        PLACES.with(|places| {
+            places.borrow_mut().note_anew(name, std::ptr::from_ref(value).addr(), size_of_val(value));
+        });
+    }
+}
+
 /// Says where memory lies that has a place of its own, which is called `name`: `bytes` bytes from the address `base`
 /// on. If the size has changed, the memory is on new lines, which no CPU has.
 #[inline]
@@ -204,6 +215,13 @@ impl Places {
     fn note_fixed(&mut self, name: &'static str, base: usize, bytes: usize) {
         let is_there = self.find(base).is_some_and(|known| base + bytes <= known.base + known.bytes);
         if !is_there {
+            self.add(name, base, bytes);
+        }
+    }
+
+    fn note_anew(&mut self, name: &'static str, base: usize, bytes: usize) {
+        let is_same = |known: &Known| (known.name, known.base, known.bytes) == (name, base, bytes);
+        if !self.find(base).is_some_and(is_same) {
             self.add(name, base, bytes);
         }
     }

@@ -19,7 +19,7 @@ use crate::driver::Topology;
 use crate::queue::{CONTROL, Queue, QueueError, RequestQueue, SchedulerChoice, SectorRange, check_ranges};
 use blkmq_sync::grace::Observed;
 use blkmq_sync::word::Flag;
-use blkmq_sync::{fence_at, peek, thread, unless_mutated};
+use blkmq_sync::{fence_at, thread, unless_mutated};
 
 /// A queue that lets nothing new in. When this is dropped, the queue goes on. Freezes nest.
 #[derive(Debug)]
@@ -215,10 +215,10 @@ impl RequestQueue {
     fn apply(&self, apply: Apply) -> Result<(), QueueError> {
         let _quiesce = self.quiesce();
         debug_assert!(
-            peek(|| {
+            {
                 let seen = self.0.live.word.load();
                 seen.is_frozen() && seen.is_quiesced()
-            }),
+            },
             "a change is made while the queue is frozen and quiesced"
         );
         let _alone = self.0.control.lock();

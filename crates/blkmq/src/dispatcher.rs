@@ -49,7 +49,6 @@ use crate::driver::{Done, Started};
 use crate::queue::{OwnThreadState, Queue, ThreadState};
 use crate::request::limits::MAX_HW_QUEUES;
 use crate::request::{Location, Request, RqList};
-use blkmq_sync::peek;
 use blkmq_sync::tags::{Hint, Tag};
 
 /// A thread's budget, in requests. A thread that has dispatched so many, or as many as it inserted if those are more,
@@ -167,7 +166,7 @@ impl Dispatcher {
 
     /// Whether this thread is inside the queue, so that a freeze or a quiescence waits for it. For assertions.
     fn is_inside(&self, q: &Queue) -> bool {
-        peek(|| self.thread(q).activity.is_active())
+        self.thread(q).activity.is_active()
     }
 
     /// Queues a dispatched request with its tag for the issue list, in the order of the calls.

@@ -24,6 +24,12 @@
 //! # }
 //! ```
 
+// Assertions that neither the rig nor the model of caches sees. They cannot stand in constant functions, which have
+// those of `std`.
+#[cfg(virtual_cpus)]
+#[macro_use(debug_assert, debug_assert_eq, debug_assert_ne)]
+extern crate blkmq_sync;
+
 mod control;
 mod dispatcher;
 pub mod driver;

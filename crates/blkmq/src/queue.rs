@@ -85,7 +85,7 @@ use blkmq_sync::liveness::Liveness;
 use blkmq_sync::ring::PendingEvents;
 #[cfg(feature = "eventfd")]
 use blkmq_sync::wake::Sleeper;
-use blkmq_sync::{Arc, Line, Mutex, placed, unless_mutated};
+use blkmq_sync::{Arc, Line, Mutex, place_anew, unless_mutated};
 
 /// Nanoseconds: how long to wait before the next try of what the driver refused or gave back.
 const RETRY_NS: u64 = 3_000_000;
@@ -151,6 +151,18 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
+    /// Names what threads share beside the lines that have a name, for rigs. The queue has its place.
+    fn name_places(&self) {
+        self.live.name_places();
+        self.pools.name_places();
+        self.hctxs.name_places();
+        self.threads.name_places();
+        self.account.ranges.name_places();
+        place_anew("queue.capacity", &self.capacity);
+        place_anew("queue.control", &self.control);
+        place_anew("queue.tenants", &self.tenants);
+    }
+
     /// The clients that submitters serve, and the groups that they are in.
     pub(crate) fn tenants(&self) -> Tenants<'_> {
         Tenants::of(self)
@@ -160,7 +172,7 @@ impl Queue {
     pub(crate) fn limits(&self) -> Limits {
         // Relaxed: nothing else depends on the number. A thread that heard of the growth from the thread that found it
         // sees it here.
-        Limits { capacity_sectors: placed("queue.capacity", &self.capacity).load(Ordering::Relaxed), ..self.limits }
+        Limits { capacity_sectors: self.capacity.load(Ordering::Relaxed), ..self.limits }
     }
 
     #[inline]

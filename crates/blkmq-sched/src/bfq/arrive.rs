@@ -3,7 +3,6 @@
 use super::clock::ticks;
 use super::request::{Request, RequestOwner, is_sync};
 use super::{Bfq, Reason};
-use crate::data::changes;
 use crate::slab::Index;
 use crate::{Info, InsertAt, RqId, Time};
 
@@ -46,7 +45,7 @@ impl Bfq {
         let tick = ticks(now);
         let queue = self.queues.get_mut(q);
         queue.nr_waiting += 1;
-        *changes(&mut self.nr_waiting) += 1;
+        *self.nr_waiting += 1;
         let before = queue.raising.coefficient;
         if queue.is_sync {
             if self.clients.get(place).outstanding <= 1 {

@@ -3,7 +3,6 @@
 use super::clock::{NS_PER_MS, NS_PER_US, Ticks, of_ms, ticks, to_ms};
 use super::{Bfq, Expiration, QueueName, Reason};
 use crate::Time;
-use crate::data::changes;
 use crate::site::unless_mutated;
 use crate::slab::Index;
 
@@ -37,11 +36,11 @@ pub(super) struct Service {
 
 impl Bfq {
     /// The largest budget that new queues count with.
-    pub(super) const fn default_budget(&self) -> u64 {
-        if self.slots < ENOUGH_SLOTS { DEFAULT } else { self.max_budget }
+    pub(super) fn default_budget(&self) -> u64 {
+        if *self.slots < ENOUGH_SLOTS { DEFAULT } else { self.max_budget }
     }
 
-    pub(super) const fn least_budget(&self) -> u64 {
+    pub(super) fn least_budget(&self) -> u64 {
         self.default_budget() / LEAST_PART
     }
 
@@ -80,7 +79,7 @@ impl Bfq {
         debug_assert_eq!(self.forest.in_service(), Some(self.queues.get(q).entity), "virtual time has put it there");
         self.unlist(q);
         self.queues.get_mut(q).fifo_looked_at = false;
-        *changes(&mut self.slots) = (self.slots * 7 + 256) / 8;
+        *self.slots = (*self.slots * 7 + 256) / 8;
         let tick = ticks(now);
         self.note_served_raising(q, tick);
         let queue = self.queues.get_mut(q);
@@ -92,7 +91,7 @@ impl Bfq {
         queue.timeout = tick + self.tunables.timeout() * raised;
         let group = queue.group;
         self.groups.get_mut(group).counts.slots += 1;
-        *changes(&mut self.service) = Service { queue: Some(q), since: now, ..Service::default() };
+        *self.service = Service { queue: Some(q), since: now, ..Service::default() };
     }
 
     /// Accounts a service to a queue that waits or is in service.
@@ -136,7 +135,7 @@ impl Bfq {
     pub(super) fn leave_service(&mut self, q: Index, reason: Reason) {
         let budget = self.forest.state(self.queues.get(q).entity).budget;
         self.sample.stop();
-        self.leave_service_with(q, reason, budget, self.now);
+        self.leave_service_with(q, reason, budget, *self.now);
     }
 
     fn leave_service_with(&mut self, q: Index, reason: Reason, budget: u64, now: Time) {
@@ -161,7 +160,7 @@ impl Bfq {
             self.requeue(q, budget);
             self.place(q);
         }
-        changes(&mut self.service).queue = None;
+        self.service.queue = None;
         self.service.timer = None;
         self.end_if_unused(q);
     }
@@ -216,7 +215,7 @@ impl Bfq {
         } else if !queue.is_sync {
             budget = most;
         }
-        if self.slots >= ENOUGH_SLOTS && self.tunables.max_budget == 0 {
+        if *self.slots >= ENOUGH_SLOTS && self.tunables.max_budget == 0 {
             budget = budget.min(most);
         }
         let next = self.queues.get(q).next;

@@ -2,7 +2,6 @@
 
 use super::Bfq;
 use super::queue::Queue;
-use crate::data::changes;
 use crate::slab::Index;
 use crate::tree::{Branches, Keyed};
 
@@ -44,7 +43,7 @@ impl Bfq {
         let queue = self.queues.get_mut(q);
         (queue.is_busy, queue.busy_class) = (true, class);
         let (is_raised, dispatched) = (queue.raising.is_raised(), queue.dispatched);
-        changes(&mut self.busy)[class.index()] += 1;
+        self.busy[class.index()] += 1;
         if dispatched == 0 {
             self.begin_pending(q);
         }
@@ -60,7 +59,7 @@ impl Bfq {
         queue.is_busy = false;
         let (entity, is_raised, dispatched) = (queue.entity, queue.raising.is_raised(), queue.dispatched);
         let class = queue.busy_class;
-        changes(&mut self.busy)[class.index()] -= 1;
+        self.busy[class.index()] -= 1;
         self.raised_busy -= u32::from(is_raised);
         self.unlist(q);
         self.forest.deactivate(entity, remembers);
@@ -91,7 +90,7 @@ impl Bfq {
         let queue = self.queues.get_mut(q);
         if queue.is_busy && queue.busy_class != class {
             self.busy[queue.busy_class.index()] -= 1;
-            changes(&mut self.busy)[class.index()] += 1;
+            self.busy[class.index()] += 1;
             queue.busy_class = class;
         }
     }

@@ -2,7 +2,6 @@
 
 use super::clock::ticks;
 use super::{Bfq, Reason};
-use crate::data::changes;
 use crate::site::unless_mutated;
 use crate::slab::Index;
 use crate::{Class, RqId, Ticket, Time};
@@ -25,7 +24,7 @@ impl Bfq {
         if let Some(item) = self.at_head.head() {
             return Some(self.start_at_head(item));
         }
-        if self.nr_busy() == 0 || self.tunables.strict_guarantees && self.in_driver > 0 {
+        if self.nr_busy() == 0 || self.tunables.strict_guarantees && *self.in_driver > 0 {
             return None;
         }
         let q = self.select(now)?;
@@ -81,12 +80,12 @@ impl Bfq {
     fn start(&mut self, q: Index, item: Index, mark: u32) -> RqId {
         let request = self.requests.remove(item);
         let (id, sectors) = (request.id, request.info.nr_sectors);
-        *changes(&mut self.in_driver) += 1;
+        *self.in_driver += 1;
         let counts = &mut self.groups.get_mut(self.queues.get(q).group).counts;
         counts.dispatched += 1;
         counts.sectors += u64::from(sectors);
         let owner = if unless_mutated("bfq.ticket") { q } else { self.service.queue.unwrap_or(q) };
-        *changes(&mut self.ticket) = Some(ticket(owner, mark));
+        *self.ticket = Some(ticket(owner, mark));
         id
     }
 
@@ -99,14 +98,14 @@ impl Bfq {
         );
         self.account(charged, charge, now);
         let is_in_service = self.service.queue == Some(q);
-        let mark = if is_in_service { changes(&mut self.sample).mark_dispatched() } else { 0 };
+        let mark = if is_in_service { self.sample.mark_dispatched() } else { 0 };
         self.queues.get_mut(q).dispatched += 1;
         let info = self.requests.get(item).info;
-        if changes(&mut self.rate).note_dispatch(&info, self.in_driver, now) {
+        if self.rate.note_dispatch(&info, *self.in_driver, now) {
             self.follow_rate();
         }
         if is_in_service {
-            changes(&mut self.service).last_position = info.end();
+            self.service.last_position = info.end();
         }
         self.take_out(q, item, now);
         let id = self.start(q, item, mark);
@@ -122,7 +121,7 @@ impl Bfq {
     /// Takes a request out of its queue.
     pub(super) fn take_out(&mut self, q: Index, item: Index, now: Time) {
         debug_assert_eq!(self.requests.peek(item).home.queue, q, "a request is taken out of its own queue");
-        debug_assert!(self.queues.peek(q).nr_waiting > 0 && self.nr_waiting > 0, "what is taken out waits");
+        debug_assert!(self.queues.peek(q).nr_waiting > 0 && *self.nr_waiting > 0, "what is taken out waits");
         if self.queues.get(q).next == Some(item) {
             let next = self.next_after(q, item, now);
             self.queues.get_mut(q).next = next;
@@ -132,7 +131,7 @@ impl Bfq {
         let queue = self.queues.get_mut(q);
         self.mergeable.remove(&mut self.requests, &mut queue.sorted, &mut queue.fifo, item, merge);
         queue.nr_waiting -= 1;
-        *changes(&mut self.nr_waiting) -= 1;
+        *self.nr_waiting -= 1;
         if !self.queues.get(q).is_empty() {
             self.place(q);
             return;

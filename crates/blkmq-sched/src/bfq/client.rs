@@ -9,7 +9,7 @@ use super::queue::Name;
 use super::think_time::ThinkTime;
 use super::weight::weight;
 use super::weight_raising::WeightRaising;
-use crate::data::{Area, changes, reads};
+use crate::data::{Named, Tracked};
 use crate::site::unless_mutated;
 use crate::slab::Index;
 use crate::{ClientId, ClientSettings, IoPriority, Time};
@@ -69,9 +69,8 @@ impl Client {
 /// The clients by place. Requests of a client that did not join are counted as those of one more client, in the root.
 #[derive(Debug, Clone)]
 pub(super) struct Clients {
-    places: Vec<Option<Client>>,
-    area: Area,
-    stranger: Client,
+    places: Named<Vec<Tracked<Option<Client>>>>,
+    stranger: Tracked<Client>,
     len: usize,
 }
 
@@ -80,7 +79,7 @@ const STRANGER: u16 = u16::MAX;
 
 impl Clients {
     pub(super) fn new() -> Self {
-        Self { places: Vec::new(), area: Area::new("bfq.clients"), stranger: Client::default(), len: 0 }
+        Self { places: Named::new("bfq.clients", Vec::new()), stranger: Tracked::default(), len: 0 }
     }
 
     pub(super) const fn len(&self) -> usize {
@@ -89,24 +88,24 @@ impl Clients {
 
     /// The place of a client.
     pub(super) fn place(&self, id: ClientId) -> u16 {
-        match self.places.get(id.place()) {
-            Some(Some(client)) if *reads(&client.id) == id => id.place() as u16,
+        match self.places.get(id.place()).and_then(|client| client.as_ref()) {
+            Some(client) if client.id == id => id.place() as u16,
             _ => STRANGER,
         }
     }
 
     pub(super) fn get(&self, place: u16) -> &Client {
         if place == STRANGER {
-            return reads(&self.stranger);
+            return &self.stranger;
         }
-        reads(&self.places[usize::from(place)]).as_ref().expect("a client that has requests is there")
+        self.places[usize::from(place)].as_ref().expect("a client that has requests is there")
     }
 
     pub(super) fn get_mut(&mut self, place: u16) -> &mut Client {
         if place == STRANGER {
-            return changes(&mut self.stranger);
+            return &mut self.stranger;
         }
-        changes(&mut self.places[usize::from(place)]).as_mut().expect("a client that has requests is there")
+        self.places[usize::from(place)].as_mut().expect("a client that has requests is there")
     }
 }
 
@@ -114,10 +113,9 @@ impl Bfq {
     pub(super) fn join_now(&mut self, id: ClientId, settings: &ClientSettings) {
         let place = id.place();
         if self.clients.places.len() <= place {
-            self.clients.places.resize(place + 1, None);
-            self.clients.area.is_of(&self.clients.places);
+            self.clients.places.resize_with(place + 1, Tracked::default);
         }
-        match &mut self.clients.places[place] {
+        match &mut *self.clients.places[place] {
             Some(client) if client.id == id => {
                 client.settings = *settings;
                 // What waits already counts under the new weight from its next turn on.
@@ -130,7 +128,7 @@ impl Bfq {
             }
             None => {}
         }
-        self.clients.places[place] = Some(Client::new(id, *settings));
+        *self.clients.places[place] = Some(Client::new(id, *settings));
         self.clients.len += 1;
         self.nr_lacking += 1;
         self.reserve_queues();
@@ -155,7 +153,7 @@ impl Bfq {
             "no queue belongs to a client that is gone"
         );
         self.nr_lacking -= usize::from(self.clients.get(place).sync.is_none());
-        self.clients.places[usize::from(place)] = None;
+        *self.clients.places[usize::from(place)] = None;
         self.clients.len -= 1;
     }
 

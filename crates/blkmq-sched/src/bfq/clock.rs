@@ -31,7 +31,7 @@ pub(super) const fn of_ms(milliseconds: u64) -> Ticks {
 
 /// Milliseconds of so many ticks.
 pub(super) const fn to_ms(ticks: Ticks) -> u64 {
-    debug_assert!(ticks >= 0, "a span is not negative");
+    core::debug_assert!(ticks >= 0, "a span is not negative");
     ticks.unsigned_abs() * (TICK / NS_PER_MS)
 }
 

@@ -4,7 +4,6 @@ use super::choose::of_ticket;
 use super::clock::ticks;
 use super::request::is_waited_for;
 use super::{Bfq, Reason};
-use crate::data::changes;
 use crate::site::unless_mutated;
 use crate::slab::Index;
 use crate::{Event, Report, Ticket, Time};
@@ -42,7 +41,7 @@ impl Bfq {
         passing.with_device += requests;
         let over = requests.min(passing.early);
         passing.early -= over;
-        *changes(&mut self.in_driver) += requests;
+        *self.in_driver += requests;
         self.count_passed(q, requests, sectors);
         if is_sync {
             self.count_in(q, requests);
@@ -69,9 +68,9 @@ impl Bfq {
         let (requests, sectors) = (u32::from(passed.requests), u64::from(passed.sectors));
         self.charge_passed(q, sectors, passed.at);
         self.pass_time(over.at);
-        *changes(&mut self.in_driver) += requests;
+        *self.in_driver += requests;
         self.note_queueing();
-        *changes(&mut self.in_driver) -= requests;
+        *self.in_driver -= requests;
         self.count_passed(q, requests, sectors);
         let queue = self.queues.get_mut(q);
         queue.think_time.note_end(over.at);
@@ -142,7 +141,7 @@ impl Bfq {
             let group = client.latest_async.and_then(|name| self.named(name)).map(|q| self.queues.get(q).group);
             let group = group.unwrap_or_else(|| self.group_of(place));
             self.count_completed(group, requests, report);
-            *changes(&mut self.in_driver) -= requests;
+            *self.in_driver -= requests;
             return;
         };
         self.count_completed(self.queues.get(q).group, requests, report);
@@ -160,7 +159,7 @@ impl Bfq {
     /// Requests of `q` have completed.
     fn complete(&mut self, q: Index, requests: u32, now: Time) {
         self.note_queueing();
-        *changes(&mut self.in_driver) -= requests;
+        *self.in_driver -= requests;
         let queue = self.queues.get_mut(q);
         debug_assert!(queue.dispatched >= requests, "what completes was with the device");
         queue.dispatched -= requests;
@@ -178,11 +177,11 @@ impl Bfq {
     /// What is learnt of a completion beside how many requests there are.
     #[inline(always)]
     fn conclude(&mut self, q: Index, now: Time) {
-        if changes(&mut self.rate).note_completion(now) {
+        if self.rate.note_completion(now) {
             self.follow_rate();
         }
         let is_shared = self.queues.get(q).is_shared;
-        *changes(&mut self.last_completed) = (!is_shared).then(|| self.name_of(q));
+        *self.last_completed = (!is_shared).then(|| self.name_of(q));
         self.note_completed_raising(q, ticks(now));
     }
 
@@ -203,14 +202,14 @@ impl Bfq {
 
     /// Whether the device takes several requests at once, judged while there are several.
     fn note_queueing(&mut self) {
-        self.most_in_driver = self.most_in_driver.max(self.in_driver);
-        if self.queueing == Some(true) || self.in_driver + self.nr_waiting <= SEVERAL {
+        self.most_in_driver = self.most_in_driver.max(*self.in_driver);
+        if self.queueing == Some(true) || *self.in_driver + *self.nr_waiting <= SEVERAL {
             return;
         }
         // A queue that is waited for may itself be why the device has few.
         if let Some(q) = self.service.queue {
             let queue = self.queues.get(q);
-            let has_few = queue.dispatched + queue.nr_waiting < SEVERAL && self.in_driver < SEVERAL;
+            let has_few = queue.dispatched + queue.nr_waiting < SEVERAL && *self.in_driver < SEVERAL;
             if queue.think_time.thinks_shortly && has_few {
                 return;
             }

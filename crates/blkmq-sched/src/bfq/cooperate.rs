@@ -202,7 +202,7 @@ impl Bfq {
     fn merge_queues(&mut self, place: u16, q: Index, successor: Index) {
         debug_assert_ne!(q, successor, "a queue is merged with another one");
         debug_assert_eq!(self.clients.get(place).sync, Some(q), "the client sends to the queue that is merged");
-        let now = ticks(self.now);
+        let now = ticks(*self.now);
         self.save(q, now);
         self.save(successor, now);
         let is_io_bound = core::mem::take(&mut self.queues.get_mut(q).think_time.is_io_bound);
@@ -315,7 +315,7 @@ impl Bfq {
     #[inline(never)]
     fn place_anew(&mut self, q: Index) {
         self.displace(q);
-        if self.orders_itself() || self.is_late(q, ticks(self.now)) || self.class(q) == Class::Idle {
+        if self.orders_itself() || self.is_late(q, ticks(*self.now)) || self.class(q) == Class::Idle {
             return;
         }
         let queue = self.queues.get_mut(q);

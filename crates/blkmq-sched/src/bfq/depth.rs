@@ -106,7 +106,7 @@ impl Bfq {
         }
         let queue = self.queues.get(q);
         let is_its_own = queue.owner.is_some_and(|place| self.clients.get(place).id == client);
-        let goes_on = self.budget_left(q) > 0 && !self.is_out_of_time(q, self.now);
+        let goes_on = self.budget_left(q) > 0 && !self.is_out_of_time(q, *self.now);
         if is_its_own && goes_on && self.nr_busy() == 1 && self.class(q) == class {
             Passing::Client
         } else {

@@ -137,7 +137,7 @@ impl Bfq {
         let at_head = self.at_head.iter(&self.requests).find(|(_, request)| request.id == rq).map(|(item, _)| item);
         if let Some(item) = at_head {
             self.start_at_head(item);
-            return self.ticket;
+            return *self.ticket;
         }
         let item = self.find_request(rq)?;
         let q = self.requests.get(item).home.queue;
@@ -146,7 +146,7 @@ impl Bfq {
             _ => self.service.timer = None,
         }
         self.serve_request(q, item, now);
-        self.ticket
+        *self.ticket
     }
 
     /// Hands nothing out.

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::Bfq;
 use super::weight::{NR_LEVELS, weight};
 use super::wf2q::Entity;
-use crate::data::{Area, changes, reads};
+use crate::data::{Named, Tracked};
 use crate::site::unless_mutated;
 use crate::slab::Index;
 use crate::tree::Tree;
@@ -55,32 +55,29 @@ pub(super) struct Group {
 /// The groups by place; the root is the first and always there.
 #[derive(Debug, Clone)]
 pub(super) struct Groups {
-    places: Vec<Option<Group>>,
-    area: Area,
+    places: Named<Vec<Tracked<Option<Group>>>>,
     /// Groups with a queue of their own that has requests, waiting or with the device.
     pub(super) nr_pending: u32,
 }
 
 impl Groups {
     pub(super) fn new(root: Entity) -> Self {
-        let places = Vec::from([Some(Group { entity: root, ..Group::default() })]);
-        let groups = Self { places, area: Area::new("bfq.groups"), nr_pending: 0 };
-        groups.area.is_of(&groups.places);
-        groups
+        let root = Group { entity: root, ..Group::default() };
+        Self { places: Named::new("bfq.groups", Vec::from([Tracked::new(Some(root))])), nr_pending: 0 }
     }
 
     /// The place of a group that joined; that of the root for any other one.
     pub(super) fn place(&self, id: GroupId) -> usize {
-        let group = self.places.get(id.place()).and_then(Option::as_ref);
+        let group = self.places.get(id.place()).and_then(|group| group.as_ref());
         group.map_or(0, |group| if group.id == id { id.place() } else { 0 })
     }
 
     pub(super) fn get(&self, place: usize) -> &Group {
-        reads(&self.places[place]).as_ref().expect("queues belong to groups that are there")
+        self.places[place].as_ref().expect("queues belong to groups that are there")
     }
 
     pub(super) fn get_mut(&mut self, place: usize) -> &mut Group {
-        changes(&mut self.places[place]).as_mut().expect("queues belong to groups that are there")
+        self.places[place].as_mut().expect("queues belong to groups that are there")
     }
 
     pub(super) fn entity(&self, place: usize) -> Entity {
@@ -133,7 +130,7 @@ impl Groups {
 
     /// The groups that are there.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Group> {
-        self.places.iter().flatten()
+        self.places.iter().filter_map(|group| group.as_ref())
     }
 }
 
@@ -172,15 +169,14 @@ impl Bfq {
             return;
         }
         if self.groups.places.len() <= place {
-            self.groups.places.resize(place + 1, None);
-            self.groups.area.is_of(&self.groups.places);
+            self.groups.places.resize_with(place + 1, Tracked::default);
         }
         if self.groups.places[place].is_some() {
             self.drop_group(place);
         }
         self.nr_lacking += NR_ASYNC;
         let entity = self.forest.new_group(parent_entity, weight);
-        self.groups.places[place] = Some(Group { id, entity, parent, ..Group::default() });
+        *self.groups.places[place] = Some(Group { id, entity, parent, ..Group::default() });
         // Behind that, so that there is room for one group more than there are.
         self.reserve_queues();
     }

@@ -47,7 +47,7 @@ impl Bfq {
     pub(super) fn idling_keeps_shares(&self, q: Index) -> bool {
         let queue = self.queues.get(q);
         let nr_busy = self.nr_busy();
-        let is_hindered = self.raised_busy < nr_busy || self.in_driver >= queue.dispatched + MANY;
+        let is_hindered = self.raised_busy < nr_busy || *self.in_driver >= queue.dispatched + MANY;
         queue.clients > 0 && (nr_busy == 1 || queue.raising.is_raised() && is_hindered || self.is_asymmetric(q))
     }
 

@@ -70,11 +70,11 @@ impl Bfq {
             self.reset_injection(q, now);
         }
         let injection = self.queues.get(q).injection;
-        let can_tell = self.in_driver == 0 || injection.base > 0 && self.sample.injected;
+        let can_tell = *self.in_driver == 0 || injection.base > 0 && self.sample.injected;
         if self.service.queue == Some(q) && can_tell && injection.lowered_at + PAUSE <= tick {
             self.sample.since = now;
             self.sample.awaits_dispatch = true;
-            if self.in_driver == 0 {
+            if *self.in_driver == 0 {
                 self.sample.injected = false;
             }
         }
@@ -92,7 +92,7 @@ impl Bfq {
         if self.sample.mark != Some(mark) {
             return;
         }
-        let (took, is_alone, injected) = (now.since(self.sample.since), self.in_driver == 1, self.sample.injected);
+        let (took, is_alone, injected) = (now.since(self.sample.since), *self.in_driver == 1, self.sample.injected);
         let most = self.most_in_driver;
         let injection = &mut self.queues.get_mut(q).injection;
         let old = injection.limit;
@@ -161,7 +161,7 @@ impl Bfq {
     /// COST: the list of the queues that wait; nearly always the first one is chosen.
     fn any_injected(&self, q: Index) -> Option<Index> {
         let waiting = self.queues.get(q);
-        if self.in_driver >= waiting.injection.limit {
+        if *self.in_driver >= waiting.injection.limit {
             return None;
         }
         let takes_any = !waiting.raising.is_raised() || !waiting.think_time.thinks_shortly;
@@ -171,7 +171,7 @@ impl Bfq {
             let is_large = !self.rotational && self.requests.get(next).info.nr_sectors >= LARGE;
             (takes_any || queue.raising.is_raised())
                 && self.charge_of(*other, next) <= self.budget_left(*other)
-                && !(is_large && self.in_driver >= 1)
+                && !(is_large && *self.in_driver >= 1)
         });
         found.map(|(other, _)| other)
     }

@@ -70,7 +70,7 @@ impl Bfq {
         if self.queues.get(q).next == Some(absorbed) {
             self.queues.get_mut(q).next = Some(survivor);
         }
-        self.take_out(q, absorbed, self.now);
+        self.take_out(q, absorbed, *self.now);
         self.requests.remove(absorbed);
         self.count_out(q, 1);
         self.clients.get_mut(client).outstanding -= 1;

@@ -9,9 +9,9 @@ use crate::slab::Index;
 
 impl Bfq {
     pub(super) fn show_all(&self, out: &mut dyn Write) -> Result {
-        let [real_time, best_effort, idle] = self.busy;
+        let [real_time, best_effort, idle] = *self.busy;
         writeln!(out, "busy: {real_time} {best_effort} {idle}\nraised: {}", self.raised_busy)?;
-        writeln!(out, "waiting: {}\nowned_by_driver: {}", self.requests.len(), self.in_driver)?;
+        writeln!(out, "waiting: {}\nowned_by_driver: {}", self.requests.len(), *self.in_driver)?;
         writeln!(out, "max_budget: {}\nrate: {} sectors/s", self.max_budget, self.rate.per_second())?;
         match self.queueing {
             None => writeln!(out, "queueing: undecided")?,

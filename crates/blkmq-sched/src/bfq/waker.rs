@@ -18,7 +18,7 @@ const WINDOW: u64 = 128;
 impl Bfq {
     /// A request arrives at `q`, whose client had no other: which queue has woken the client?
     pub(super) fn look_for_waker(&mut self, q: Index, now: Time) {
-        let Some(last) = self.last_completed else { return };
+        let Some(last) = *self.last_completed else { return };
         let window = WINDOW * self.tunables.slice_idle;
         let is_soon = now.since(self.rate.last_completion) < SOON;
         let Some(waker) = self.named(last) else { return };

@@ -34,7 +34,7 @@ use service_tree::ServiceTree;
 use virtual_time::{MOST_SERVICE, is_after, later, span};
 
 use super::clock::{Ticks, ticks};
-use crate::data::changes;
+use crate::data::Tracked;
 use crate::slab::{Index, Slab};
 use crate::{Class, Time};
 
@@ -44,7 +44,7 @@ pub(super) struct Forest {
     states: Slab<EntityState>,
     groups: Slab<Group>,
     root: Entity,
-    now: Ticks,
+    now: Tracked<Ticks>,
     decides_early: bool,
 }
 
@@ -57,7 +57,7 @@ impl Forest {
         // The root competes with no other entity. Its weight is never looked at.
         let root = states.insert(EntityState::new(None, Some(members), Class::BestEffort, 1));
         groups.get_mut(members).owner = Some(root);
-        Self { states, groups, root: Entity(root), now, decides_early: false }
+        Self { states, groups, root: Entity(root), now: Tracked::new(now), decides_early: false }
     }
 
     /// From now on the next entity is the one that was looked up when the one before came into service, as in Linux.
@@ -73,7 +73,7 @@ impl Forest {
 
     /// Tells the time. The forest has no clock of its own.
     pub(super) fn set_now(&mut self, now: Time) {
-        *changes(&mut self.now) = ticks(now);
+        *self.now = ticks(now);
     }
 
     pub(super) const fn root(&self) -> Entity {
@@ -88,7 +88,7 @@ impl Forest {
 
     /// A group without members in the group `parent`. Groups are best-effort.
     pub(super) fn new_group(&mut self, parent: Entity, weight: u32) -> Entity {
-        let members = self.groups.insert(Group::new(None, self.now));
+        let members = self.groups.insert(Group::new(None, *self.now));
         let group = self.insert(parent, Some(members), Class::BestEffort, weight);
         self.groups.get_mut(members).owner = Some(group.0);
         group
@@ -241,13 +241,13 @@ impl Forest {
         let leaf = loop {
             let group = self.groups.get_mut(members);
             if !self.decides_early {
-                group.next = group.look_up(&mut self.states, self.now, true);
+                group.next = group.look_up(&mut self.states, *self.now, true);
             }
             let entity = group.next?;
             group.in_service = Some(entity);
             let state = self.states.get(entity);
             if state.class == Class::Idle {
-                group.idle_class_served = self.now;
+                group.idle_class_served = *self.now;
             }
             match state.members {
                 Some(below) => members = below,
@@ -464,7 +464,7 @@ impl Forest {
             (Some(newcomer), Some(kept)) => newcomer != kept && group.comes_before(&self.states, newcomer, kept),
             (None, _) => false,
         };
-        let next = if wins { newcomer } else { group.look_up(&mut self.states, self.now, self.decides_early) };
+        let next = if wins { newcomer } else { group.look_up(&mut self.states, *self.now, self.decides_early) };
         group.next = next;
         let (Some(next), Some(owner)) = (next, group.owner) else { return false };
         let budget = self.states.get(next).budget;

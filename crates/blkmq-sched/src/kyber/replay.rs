@@ -24,7 +24,7 @@ impl Replay for Kyber {
             let request = self.requests.get(item);
             return context.take_token(request.domain()).then_some(request.id);
         }
-        let goes_on = (self.batching < BATCHES[self.current.index()]).then_some(self.current);
+        let goes_on = (*self.batching < BATCHES[self.current.index()]).then_some(*self.current);
         let others = (1..=SchedDomain::ALL.len()).map(|step| self.current.plus(step));
         let item = goes_on.into_iter().chain(others).find_map(|of| {
             let item = self.oldest(of)?;
@@ -41,10 +41,10 @@ impl Replay for Kyber {
             return true;
         }
         let of = self.requests.get(item).domain();
-        if of == self.current && self.batching < BATCHES[of.index()] {
-            self.batching += 1;
+        if of == *self.current && *self.batching < BATCHES[of.index()] {
+            *self.batching += 1;
         } else {
-            (self.current, self.batching) = (of, 1);
+            (*self.current, *self.batching) = (of, 1);
         }
         // The other one has let it in. If our own list has something left, the other one's had not.
         if let WaitList::Outside(_) = place {

@@ -2,18 +2,15 @@
 
 use core::ops::AddAssign;
 
-use super::SECOND;
 use super::pace;
+use super::scale::{ENOUGH, ENOUGH_OF_SEVERAL, SECOND};
 use crate::{Op, Time};
 
 /// The two directions; a direction's place is its index here.
 pub(super) const READ: usize = 0;
 pub(super) const OTHER: usize = 1;
 
-/// How many requests tell a rate, alone or as one of several measurements, and how many nanoseconds are enough however
-/// few they are.
-const ENOUGH: u64 = if cfg!(virtual_cpus) { 30 } else { 1000 };
-const ENOUGH_OF_SEVERAL: u64 = if cfg!(virtual_cpus) { 10 } else { 200 };
+/// How many nanoseconds tell a rate, however few requests there were.
 const LONGEST: u64 = 5 * SECOND;
 
 /// A pause is longer than this, in nanoseconds.

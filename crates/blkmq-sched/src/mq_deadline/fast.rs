@@ -3,7 +3,6 @@
 
 use super::MqDeadline;
 use super::level::Direction;
-use crate::data::changes;
 use crate::scheduler::MOST_NEWCOMERS;
 use crate::{FastRequest, Info, Op, Time};
 
@@ -24,22 +23,22 @@ impl MqDeadline {
             && number <= MOST_NEWCOMERS
             // Discards merge without touching each other.
             && matches!(like.op, Op::Read | Op::Write)
-            && self.classes & !(1 << class.index()) == 0
+            && *self.classes & !(1 << class.index()) == 0
             // No newcomer has expired as soon as it is there.
             && now.after(self.tunables.expire(direction)) > now;
         let mut sorted = [0; MOST_NEWCOMERS];
         if !is_simple || !sort(newcomers, &mut sorted[..number]) {
             return false;
         }
-        let level = changes(&mut self.levels[class.index()]);
-        level.inserted += number as u64;
-        level.dispatched += number as u64;
-        *changes(&mut self.asked) = now;
+        let counts = &mut *self.levels[class.index()].counts;
+        counts.inserted += number as u64;
+        counts.dispatched += number as u64;
+        *self.asked = now;
         self.note_queued(class);
 
         let sorted = &sorted[..number];
         let info = |place: u8| &newcomers[usize::from(place)].info;
-        let pos = self.levels[class.index()].queue(direction).latest_pos;
+        let pos = *self.levels[class.index()].queue(direction).latest_pos;
         let (mut from, mut end, mut begins) = (0, number, false);
         while from < end && info(sorted[from]).sector < pos {
             from += 1;
@@ -51,7 +50,7 @@ impl MqDeadline {
             }
             self.count_choices(direction, begins, (end - from) as i64);
             if from < end {
-                self.levels[class.index()].queue_mut(direction).latest_pos = info(sorted[end - 1]).sector;
+                *self.levels[class.index()].queue_mut(direction).latest_pos = info(sorted[end - 1]).sector;
             }
             if from == 0 {
                 break;
@@ -75,13 +74,13 @@ impl MqDeadline {
             if begins || self.pace.direction != direction || self.pace.batching >= fifo_batch {
                 let is_read = direction == Direction::Read;
                 if let Some(pace) = self.new_batch(self.pace.starved, is_read, !is_read) {
-                    *changes(&mut self.pace) = pace;
+                    *self.pace = pace;
                 }
                 begins = false;
             }
             // A batch has one request at least.
             let number = left.min((fifo_batch - self.pace.batching).max(1));
-            changes(&mut self.pace).batching += number;
+            self.pace.batching += number;
             left -= number;
         }
     }

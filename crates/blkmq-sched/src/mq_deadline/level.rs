@@ -1,5 +1,6 @@
 //! A priority level: the requests that wait in it, in two directions, and counts of those that went through it.
 
+use crate::data::Tracked;
 use crate::list::List;
 use crate::slab::{Index, Slab};
 use crate::tree::Tree;
@@ -50,20 +51,19 @@ pub(super) struct Queue {
     /// In order of arrival.
     pub(super) fifo: List<ByAge>,
     /// Where the last dispatched request began.
-    pub(super) latest_pos: u64,
+    pub(super) latest_pos: Tracked<u64>,
 }
 
 impl Queue {
     /// The first waiting request that begins where the last one did, or behind that.
     pub(super) fn next_in_order(&self, requests: &Slab<Request>) -> Option<Index> {
-        self.sorted.first_from(requests, self.latest_pos)
+        self.sorted.first_from(requests, *self.latest_pos)
     }
 }
 
-/// One priority level.
+/// Counts of a level's requests.
 #[derive(Debug, Default)]
-pub(super) struct Level {
-    queues: [Queue; 2],
+pub(super) struct Counts {
     /// Requests that came in.
     pub(super) inserted: u64,
     /// Of the inserted requests, those that another request absorbed.
@@ -74,6 +74,13 @@ pub(super) struct Level {
     pub(super) bypassed: u64,
     /// Of the dispatched and the bypassed requests, those that are completed, as far as is known.
     pub(super) completed: u64,
+}
+
+/// One priority level.
+#[derive(Debug, Default)]
+pub(super) struct Level {
+    queues: [Queue; 2],
+    pub(super) counts: Tracked<Counts>,
 }
 
 impl Level {
@@ -95,12 +102,13 @@ impl Level {
     }
 
     /// Requests that wait or are with the driver. An absorbed request counts as completed at that moment.
-    pub(super) const fn queued(&self) -> u64 {
-        (self.inserted + self.bypassed).saturating_sub(self.merged).saturating_sub(self.completed)
+    pub(super) fn queued(&self) -> u64 {
+        let Counts { inserted, merged, bypassed, completed, .. } = *self.counts;
+        (inserted + bypassed).saturating_sub(merged).saturating_sub(completed)
     }
 
     /// Requests that are with the driver.
-    pub(super) const fn owned_by_driver(&self) -> u64 {
-        (self.dispatched + self.bypassed).saturating_sub(self.completed)
+    pub(super) fn owned_by_driver(&self) -> u64 {
+        (self.counts.dispatched + self.counts.bypassed).saturating_sub(self.counts.completed)
     }
 }

@@ -48,7 +48,7 @@ impl MqDeadline {
             "two requests that become one stand in one list"
         );
         let class = grown.priority.class;
-        self.levels[class.index()].merged += 1;
+        self.levels[class.index()].counts.merged += 1;
         self.note_queued(class);
         let fifo = &mut self.levels[class.index()].queue_mut(Direction::of(grown.op)).fifo;
         keep_deadline(&mut self.requests, fifo, survivor, absorbed);

@@ -10,9 +10,9 @@ use crate::{Class, DispatchContext, Info, Join, MergeHow, Replay, RqId, Time};
 
 impl Replay for MqDeadline {
     fn peek(&mut self, _context: &mut dyn DispatchContext, now: Time) -> Option<RqId> {
-        let pace = self.pace;
+        let pace = *self.pace;
         let item = self.at_head.head().or_else(|| self.choose(now));
-        self.pace = pace;
+        *self.pace = pace;
         Some(self.requests.get(item?).id)
     }
 
@@ -22,9 +22,9 @@ impl Replay for MqDeadline {
             return true;
         }
         let Some(item) = self.find_sorted(rq) else { return false };
-        let pace = self.pace;
+        let pace = *self.pace;
         if self.choose(now) != Some(item) {
-            self.pace = pace;
+            *self.pace = pace;
             self.follow(item, now);
         }
         self.start_sorted(item);
@@ -67,9 +67,9 @@ impl MqDeadline {
             }
         }
         let level = &self.levels[class.index()];
-        let Pace { direction: running, batching, starved } = self.pace;
+        let Pace { direction: running, batching, starved } = *self.pace;
         // A running batch goes on while anything is ahead in its direction.
-        let is_ahead = running == direction && sector >= level.queue(direction).latest_pos;
+        let is_ahead = running == direction && sector >= *level.queue(direction).latest_pos;
         if is_ahead && batching < self.tunables.fifo_batch {
             return;
         }
@@ -77,7 +77,7 @@ impl MqDeadline {
             Direction::Write => 0,
             Direction::Read => starved + i64::from(!level.queue(Direction::Write).fifo.is_empty()),
         };
-        self.pace = Pace { direction, batching: 0, starved };
+        *self.pace = Pace { direction, batching: 0, starved };
     }
 
     fn find(&self, list: &List<ByAge>, rq: RqId) -> Option<Index> {

@@ -2,7 +2,7 @@
 
 use core::fmt::{Result, Write};
 
-use super::level::Direction;
+use super::level::{Counts, Direction};
 use super::{MqDeadline, Pace};
 use crate::Class;
 
@@ -13,7 +13,7 @@ impl MqDeadline {
                 self.show_queue(out, class, direction)?;
             }
         }
-        let Pace { direction, batching, starved } = self.pace;
+        let Pace { direction, batching, starved } = *self.pace;
         writeln!(out, "batching: {batching}\nstarved: {starved}\nlast_dir: {}", word(direction))?;
         writeln!(out, "async_depth: {}", self.tunables.async_depth())?;
         writeln!(out, "dispatch:")?;
@@ -25,8 +25,7 @@ impl MqDeadline {
         let [real_time, best_effort, idle] = self.levels.each_ref().map(|level| level.queued());
         writeln!(out, "queued: {real_time} {best_effort} {idle}")?;
         for (number, level) in self.levels.iter().enumerate() {
-            let (inserted, merged) = (level.inserted, level.merged);
-            let (dispatched, completed) = (level.dispatched, level.completed);
+            let Counts { inserted, merged, dispatched, completed, .. } = *level.counts;
             writeln!(
                 out,
                 "level{number}: inserted {inserted} merged {merged} dispatched {dispatched} completed {completed}"

@@ -93,7 +93,7 @@ impl Tunables {
 }
 
 const fn nanoseconds(milliseconds: i64) -> u64 {
-    debug_assert!(milliseconds >= 0, "the range of a time begins at 0");
+    core::debug_assert!(milliseconds >= 0, "the range of a time begins at 0");
     milliseconds.unsigned_abs() * NS_PER_MS
 }
 

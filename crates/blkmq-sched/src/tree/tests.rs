@@ -65,7 +65,7 @@ impl Pair {
             core::iter::successors(order.last().copied(), |item| self.tree.prev(&self.slab, *item)).collect();
         backward.reverse();
         assert_eq!(backward, order);
-        self.check_heights(self.tree.root, None);
+        self.check_heights(*self.tree.root, None);
     }
 
     fn check_heights(&self, at: Option<Index>, parent: Option<Index>) -> u8 {

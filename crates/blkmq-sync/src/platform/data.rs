@@ -2,18 +2,79 @@
 //! share.
 //!
 //! A test rig can count on which cache lines such data lies and which threads they move between. On virtual CPUs these
-//! are the functions of `blkmq_vcpu` of the same names. Here everything compiles to nothing.
+//! are the types and functions of `blkmq_vcpu` of the same names. Here a type is what it wraps, and nothing else.
 
-/// `value`, plain data that other threads have at other times, and that the caller reads now.
-#[inline(always)]
-pub const fn reads<T: ?Sized>(value: &T) -> &T {
-    value
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+/// A value that threads have in turn. Its reads and changes are counted.
+#[derive(Clone, Copy, Default)]
+#[repr(transparent)]
+pub struct Tracked<T>(T);
+
+impl<T> Tracked<T> {
+    /// Wraps `value`.
+    #[inline(always)]
+    pub const fn new(value: T) -> Self {
+        Self(value)
+    }
 }
 
-/// As [`reads`], for data that the caller may change.
-#[inline(always)]
-pub const fn changes<T: ?Sized>(value: &mut T) -> &mut T {
-    value
+impl<T> Deref for Tracked<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for Tracked<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Tracked<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A box or vector whose memory has a name.
+#[derive(Clone, Default)]
+#[repr(transparent)]
+pub struct Named<M>(M);
+
+impl<M> Named<M> {
+    /// `memory`, called `name`, by convention `owner.what`.
+    #[inline(always)]
+    pub const fn new(_name: &'static str, memory: M) -> Self {
+        Self(memory)
+    }
+}
+
+impl<M> Deref for Named<M> {
+    type Target = M;
+
+    #[inline(always)]
+    fn deref(&self) -> &M {
+        &self.0
+    }
+}
+
+impl<M> DerefMut for Named<M> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut M {
+        &mut self.0
+    }
+}
+
+impl<M: fmt::Debug> fmt::Debug for Named<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 /// `value`, as if it stood on a line called `name`. The caller's next operation is on `value`. For values of which many
@@ -23,36 +84,7 @@ pub const fn on_line<'a, T>(_name: &'static str, value: &'a T) -> &'a T {
     value
 }
 
-/// `value`, which is called `name` and stands among other values. A test rig can count what is done to it; the rig does
-/// not preempt there by its name.
+/// Names a value that stands among others and will not move: a test rig can count what is done to it. The rig does not
+/// preempt there by its name.
 #[inline(always)]
-pub const fn placed<'a, T: ?Sized>(_name: &'static str, value: &'a T) -> &'a T {
-    value
-}
-
-/// What a debug assertion looks at. On virtual CPUs the look takes no step, so every build takes the same steps.
-#[inline(always)]
-pub fn peek<R>(look: impl FnOnce() -> R) -> R {
-    look()
-}
-
-/// The name of memory that holds plain data. It lies beside what owns the memory.
-#[derive(Debug, Clone, Default)]
-pub struct Area;
-
-impl Area {
-    /// Memory called `name`, by convention `owner.what`.
-    #[inline(always)]
-    #[must_use]
-    pub const fn new(_name: &'static str) -> Self {
-        Self
-    }
-
-    /// The memory is that of `value`. Said whenever it may have become another one.
-    #[inline(always)]
-    pub const fn is<T: ?Sized>(&self, _value: &T) {}
-
-    /// The memory is that which `values` have reserved. Said whenever it may have become another one.
-    #[inline(always)]
-    pub const fn is_of<T>(&self, _values: &Vec<T>) {}
-}
+pub const fn place_anew<T: ?Sized>(_name: &'static str, _value: &T) {}

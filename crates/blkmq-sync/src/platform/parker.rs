@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::backend::sync::Condvar;
-use super::{Mutex, placed};
+use super::{Mutex, place_anew};
 
 /// One token, and the thread that sleeps for it.
 ///
@@ -24,8 +24,9 @@ impl Parker {
         Self { token: Mutex::new(false), left: Condvar::new() }
     }
 
-    fn token(&self) -> &Mutex<bool> {
-        placed("parker.token", &self.token)
+    /// Names the token, for rigs. The parker has its place.
+    pub fn name_places(&self) {
+        place_anew("parker.token", &self.token);
     }
 
     /// Sleeps until there is a token, and takes it. If a timeout is given, sleeps no longer than `timeout` from now.
@@ -43,12 +44,12 @@ impl Parker {
 
     /// Leaves the token and wakes the sleeper.
     pub fn unpark(&self) {
-        *self.token().lock() = true;
+        *self.token.lock() = true;
         self.left.notify_one();
     }
 
     fn park(&self) -> bool {
-        let mut token = self.token().lock();
+        let mut token = self.token.lock();
         while !*token {
             token = self.left.wait(token).unwrap_or_else(PoisonError::into_inner);
         }
@@ -59,7 +60,7 @@ impl Parker {
     fn park_timeout(&self, timeout: Duration) -> bool {
         let (mut token, _) = self
             .left
-            .wait_timeout_while(self.token().lock(), timeout, |token| !*token)
+            .wait_timeout_while(self.token.lock(), timeout, |token| !*token)
             .unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *token)
     }
@@ -70,7 +71,7 @@ impl Parker {
             return self.park();
         }
         super::thread::yield_now();
-        std::mem::take(&mut *self.token().lock())
+        std::mem::take(&mut *self.token.lock())
     }
 }
 

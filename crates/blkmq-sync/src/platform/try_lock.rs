@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use super::atomic::{AtomicBool, Ordering};
-use super::{Line, UnsafeCell, changes, fetch, order, reads};
+use super::{Line, Tracked, UnsafeCell, fetch, order};
 
 /// A value that one thread at a time may use. Other threads turn back at once.
 pub struct TryLock<T>(Line<Marked<T>>);
@@ -15,7 +15,7 @@ pub struct TryLock<T>(Line<Marked<T>>);
 /// by looking at the mark, which would take the line away from the holder.
 struct Marked<T> {
     held: AtomicBool,
-    value: UnsafeCell<T>,
+    value: UnsafeCell<Tracked<T>>,
 }
 
 // SAFETY: the content is reached only through a `TryGuard`, and `held` lets only one `TryGuard` exist at a time. So
@@ -32,7 +32,7 @@ pub struct TryGuard<'a, T> {
 impl<T> TryLock<T> {
     /// A free lock around `value`, on a line called `name`.
     pub fn new(name: &'static str, value: T) -> Self {
-        Self(Line::new(name, Marked { held: AtomicBool::new(false), value: UnsafeCell::new(value) }))
+        Self(Line::new(name, Marked { held: AtomicBool::new(false), value: UnsafeCell::new(Tracked::new(value)) }))
     }
 
     /// Asks for the line of the lock, which the caller will take soon.
@@ -68,7 +68,7 @@ impl<T> Deref for TryGuard<'_, T> {
     fn deref(&self) -> &T {
         // SAFETY: this guard is the only one (`held` was false when it was made and stays true until it is dropped),
         // and the reference cannot outlive it.
-        reads(self.lock.0.value.with(|value| unsafe { &*value }))
+        self.lock.0.value.with(|value| unsafe { &*value })
     }
 }
 
@@ -76,7 +76,7 @@ impl<T> DerefMut for TryGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as in `deref`, and `&mut self` keeps out every other reference through this guard.
-        changes(self.lock.0.value.with_mut(|value| unsafe { &mut *value }))
+        self.lock.0.value.with_mut(|value| unsafe { &mut *value })
     }
 }
 

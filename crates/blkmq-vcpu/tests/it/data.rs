@@ -8,8 +8,8 @@ use blkmq_vcpu::schedule::Uniform;
 use blkmq_vcpu::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use blkmq_vcpu::sync::{Arc, Mutex};
 use blkmq_vcpu::{
-    Accessed, Cores, CpuId, Ended, Kernel, Options, Place, Random, changes, place_at, place_bytes, reads, run, steps,
-    thread, time, uninterrupted, work,
+    Accessed, Cores, CpuId, Ended, Kernel, Named, Options, Place, Random, Tracked, changes, place_anew, place_at,
+    place_bytes, reads, run, steps, thread, time, uninterrupted, work,
 };
 
 const DISTANCE: Picoseconds = 70_000;
@@ -75,6 +75,28 @@ fn plain_data_is_told_line_by_line_and_is_no_step() {
     let read = |line| (0, "data", 0, line, Access::Load);
     let expected = [read(0), read(0), read(1), read(0), read(1), read(2), (0, "other", 0, 0, Access::Update)];
     assert_eq!(told, expected);
+}
+
+/// Red if a use of a tracked value or of an item in named memory is not told, if what an assertion looks at is, if
+/// memory that has grown is not found, or if a value that was just made is taken for what lay there before.
+#[test]
+fn values_tell_what_is_done_to_them() {
+    let told = without_cost(|| {
+        let mut value = Box::new(Tracked::new([0_u64; 2]));
+        place_at("old", &*value);
+        place_anew("new", &*value);
+        value[1] = 1;
+        let mut list = Named::new("list", Vec::<Tracked<u64>>::new());
+        list.push(1);
+        list.reserve_exact(64);
+        *list[0] += value[1];
+        blkmq_vcpu::debug_assert_eq!(*list[0], 2, "assertions look at values too");
+        assert_eq!(list.pop(), Some(2));
+    });
+    let of = |name, access| (0, name, 0, 0, access);
+    let (load, update) = (Access::Load, Access::Update);
+    let of_list = [of("list", update), of("new", load), of("list", update), of("list", load)];
+    assert_eq!((told[0], &told[1..]), (of("new", update), &of_list[..]));
 }
 
 /// Red if the second access to a line costs a CPU anything, if a line that another CPU changed costs nothing, or if

@@ -7,7 +7,7 @@ use crate::driver::Cause;
 use crate::queue::{CONTROL, Layout, Queue, QueueError, RequestQueue};
 use crate::request::clock::Clock;
 use blkmq_sync::atomic::{AtomicBool, Ordering};
-use blkmq_sync::{Arc, placed, thread};
+use blkmq_sync::{Arc, place_anew, thread};
 
 /// How long a background thread sleeps on a virtual clock, which another thread moves.
 const VIRTUAL_NAP: Duration = Duration::from_millis(1);
@@ -35,12 +35,13 @@ impl RequestQueue {
         }
         let mut background =
             Background { q: Arc::clone(&self.0), stop: Arc::new(AtomicBool::new(false)), threads: Vec::new() };
+        place_anew("background.stop", &*background.stop);
         for share in 0..nr_threads {
             let membership = Membership::new(&self.0)?;
             let stop = Arc::clone(&background.stop);
             let work = move || {
                 let mut dispatcher = Dispatcher::new(Arc::clone(&membership.q), membership.thread);
-                while !flag(&stop).load(Ordering::Relaxed) {
+                while !stop.load(Ordering::Relaxed) {
                     drive_share(&membership.q, &mut dispatcher, share, nr_threads, &stop);
                 }
             };
@@ -82,7 +83,7 @@ impl Drop for Membership {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        flag(&self.stop).store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
         self.q.wake_sleepers(CONTROL);
         for thread in self.threads.drain(..) {
             // A thread that panicked has reported it; the queue runs on without it.
@@ -91,10 +92,6 @@ impl Drop for Background {
         // Submitters that relied on the threads plan for themselves now.
         self.q.wake_sleepers(CONTROL);
     }
-}
-
-fn flag(stop: &AtomicBool) -> &AtomicBool {
-    placed("background.stop", stop)
 }
 
 /// Drives the queue once and sleeps if there was nothing to do.
@@ -113,7 +110,7 @@ fn drive_share(q: &Queue, dispatcher: &mut Dispatcher, share: u16, nr_shares: u1
         thread,
         // As for a submitter: while the queue is quiesced no thread polls.
         hctxs(q.hctxs.layout()).filter(|_| !dispatcher.saw_quiesced),
-        || flag(stop).load(Ordering::Relaxed) || dispatcher.may_go_on(q),
+        || stop.load(Ordering::Relaxed) || dispatcher.may_go_on(q),
         || match q.clock() {
             Clock::Virtual(_) => Some(VIRTUAL_NAP),
             // Nothing is done now, although it may be due. The thread that ends the quiescence wakes the sleepers.

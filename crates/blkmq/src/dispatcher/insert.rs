@@ -8,7 +8,7 @@ use crate::dispatcher::outcome::Dispatched;
 use crate::queue::{Domain, Mapping, Queue, StartBatch};
 use crate::request::{FlushStep, Location, Request, RqList, Slots, Status};
 use blkmq_sync::word::Snapshot;
-use blkmq_sync::{Stage, peek, stage};
+use blkmq_sync::{Stage, stage};
 
 /// A plug on its way into the scheduler, or its part for one hardware queue.
 pub(super) struct Plug<'q> {
@@ -115,7 +115,7 @@ impl Dispatcher {
     fn insert_unordered(&mut self, starting: &StartBatch<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
         debug_assert!(!plug.is_empty(), "there are requests that did not pass");
         let q = starting.q;
-        debug_assert!(peek(|| !q.settings.has_scheduler()), "with a scheduler no request waits in a software queue");
+        debug_assert!(!q.settings.has_scheduler(), "with a scheduler no request waits in a software queue");
         let (mut index, mut operations) = (None, 0);
         let mut run = plug.take_while(&q.slots, |rq| {
             let (hctx, body) = (mapping.assign(rq), rq.body());
@@ -167,7 +167,7 @@ impl Dispatcher {
     fn queue_up(&mut self, starting: &StartBatch<'_>, index: u16, run: &mut RqList) {
         let q = starting.q;
         debug_assert_eq!(
-            peek(|| run.with_first(&q.slots, Request::hctx)),
+            run.with_first(&q.slots, Request::hctx),
             Some(index),
             "requests wait, and go to the hardware queue"
         );

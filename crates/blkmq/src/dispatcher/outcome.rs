@@ -34,7 +34,7 @@ const _: () = assert!(size_of::<Option<Dispatched>>() == 8 && size_of::<Inserted
 impl Dispatched {
     /// `chosen` is at most the number of tags of all hardware queues.
     pub(super) const fn new(chosen: usize, gave_up: bool) -> Self {
-        debug_assert!(chosen <= u32::MAX as usize, "no more requests become ready than there are tags");
+        std::debug_assert!(chosen <= u32::MAX as usize, "no more requests become ready than there are tags");
         Self { chosen: chosen as u32, gave_up }
     }
 

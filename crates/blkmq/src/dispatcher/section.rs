@@ -13,7 +13,7 @@ use crate::queue::{Domain, Hold, Locking, Queue, ThreadState};
 use crate::request::{Location, RqList};
 use blkmq_sync::liveness::WaiterPresent;
 use blkmq_sync::stack::Chain;
-use blkmq_sync::{peek, unless_mutated};
+use blkmq_sync::unless_mutated;
 
 /// The scheduler under its lock. Made and ended by [`Domain::enter`] alone.
 pub(super) struct Section<'q, 's> {
@@ -74,7 +74,7 @@ impl Domain {
 impl Section<'_, '_> {
     /// Whether the thread in the scheduler dispatches for all threads. For assertions.
     fn looks_for_all(&self) -> bool {
-        peek(|| self.q.locking() == Locking::Combining)
+        self.q.locking() == Locking::Combining
     }
 
     /// Reads WAITING: see [`Liveness::waiter_present`](blkmq_sync::liveness::Liveness::waiter_present). For a locking

@@ -5,7 +5,7 @@ use blkmq_sched::RqId;
 use crate::request::FLUSH_POOL;
 use crate::request::limits::MAX_THREADS;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
-use blkmq_sync::placed;
+use blkmq_sync::place_anew;
 use blkmq_sync::tags::Tag;
 
 /// Which request has a tag of a hardware queue, and whether it is a read. The timeout scan and counts read this.
@@ -20,12 +20,14 @@ impl StartedTable {
     const READ: u64 = 1 << 31;
 
     pub(crate) fn new(depth: usize) -> Self {
-        Self((0..depth).map(|_| AtomicU64::new(Self::NOBODY)).collect())
+        let entries: Box<[_]> = (0..depth).map(|_| AtomicU64::new(Self::NOBODY)).collect();
+        place_anew("hctx.started", &*entries);
+        Self(entries)
     }
 
     #[inline]
     fn entry(&self, tag: Tag) -> &AtomicU64 {
-        &placed("hctx.started", &*self.0)[usize::from(tag.0)]
+        &self.0[usize::from(tag.0)]
     }
 
     pub(super) fn set(&self, tag: Tag, id: RqId, is_read: bool) {

@@ -223,6 +223,7 @@ impl Builder {
             timeout_scan: Line::new("queue.timeout_scan", AtomicU64::new(0)),
             limiter_look: LimiterLook::new(),
         });
+        q.name_places();
         q.timeout_scan.store(now.after(q.settings.timeout_ns()).0, Ordering::Relaxed);
         q.domains.install(&q, scheduler)?;
         if self.wbt_lat_usec != 0 {

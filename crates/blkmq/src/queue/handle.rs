@@ -11,8 +11,8 @@ use crate::driver::Driver;
 use crate::request::buffer::{Arena, Buffer};
 use crate::request::clock::Clock;
 use crate::request::limits::Limits;
+use blkmq_sync::Arc;
 use blkmq_sync::atomic::Ordering;
-use blkmq_sync::{Arc, placed};
 
 impl WeakRequestQueue {
     /// The queue, if any handle or submitter still keeps it alive.
@@ -78,7 +78,7 @@ impl RequestQueue {
         // The device is asked without a lock, because it may take its time to answer. If two threads ask, the larger
         // answer is right.
         let found = self.0.driver.limits().capacity_sectors;
-        let known = placed("queue.capacity", &self.0.capacity).fetch_max(found, Ordering::Relaxed);
+        let known = self.0.capacity.fetch_max(found, Ordering::Relaxed);
         if found < known {
             return Err(QueueError::Shrunk { known, found });
         }

@@ -93,7 +93,7 @@ impl Locking {
     /// COST: it is asked for each batch.
     #[inline]
     pub(super) const fn of_index(index: u32) -> Self {
-        debug_assert!(index < FIRST_STAGED + STAGED.len() as u32, "the number is that of a locking");
+        std::debug_assert!(index < FIRST_STAGED + STAGED.len() as u32, "the number is that of a locking");
         match index {
             0 => Self::Single,
             1 => Self::Batch,

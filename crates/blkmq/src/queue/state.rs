@@ -1,7 +1,7 @@
 //! What the control path keeps, under one lock.
 
 use blkmq_sync::word::{Flag, Word};
-use blkmq_sync::{Mutex, MutexGuard, placed};
+use blkmq_sync::{Mutex, MutexGuard};
 
 /// State of the control path: how many handles to each flag there are. While a thread holds the lock, no other thread
 /// makes a change, joins or leaves.
@@ -10,7 +10,7 @@ pub(crate) struct Control(Mutex<[u32; 2]>);
 
 impl Control {
     pub(crate) fn lock(&self) -> MutexGuard<'_, [u32; 2]> {
-        placed("queue.control", &self.0).lock()
+        self.0.lock()
     }
 
     /// Sets a flag of this word, once more. From here on nothing new enters the queue, or no thread that enters it

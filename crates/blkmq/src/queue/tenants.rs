@@ -21,7 +21,7 @@ use super::{CONTROL, Queue};
 use crate::request::client::Client;
 use crate::request::limits::MAX_THREADS;
 use crate::request::{SlotIndex, is_hidden};
-use blkmq_sync::{MutexGuard, placed};
+use blkmq_sync::MutexGuard;
 
 /// The table of the clients and groups of a queue.
 #[derive(Debug, Default)]
@@ -116,7 +116,7 @@ impl<'q> Tenants<'q> {
     }
 
     pub(super) fn table(self) -> MutexGuard<'q, TenantTable> {
-        placed("queue.tenants", &self.0.tenants).lock()
+        self.0.tenants.lock()
     }
 
     /// A submitter begins to serve a client.

@@ -23,7 +23,7 @@ use blkmq_sync::grace::Activity;
 use blkmq_sync::ring::Ring;
 use blkmq_sync::stack::SlotStack;
 use blkmq_sync::wake::Wake;
-use blkmq_sync::{placed, unless_explored};
+use blkmq_sync::{place_anew, unless_explored};
 
 /// The most reports of a thread that the scheduler has not taken yet: 8 KiB. Few in tests and where interleavings are
 /// explored, so that rings fill up there.
@@ -57,6 +57,7 @@ pub(crate) struct ThreadState {
     pub(crate) ctx: SwCtx,
     /// The service that the thread's client got through it.
     pub(crate) service: Service,
+    /// Whether a thread has this entry. Accessed under the control lock.
     taken: AtomicBool,
     is_background: AtomicBool,
     /// The id of the client that the thread serves, and of that client's group. Written by threads that change
@@ -66,8 +67,9 @@ pub(crate) struct ThreadState {
 }
 
 impl ThreadState {
-    fn new() -> Self {
-        Self {
+    /// The state of a thread in its place.
+    fn new() -> Box<Self> {
+        let state = Box::new(Self {
             activity: Activity::default(),
             counters: Counters::new(),
             sums: Sums::new(),
@@ -84,12 +86,23 @@ impl ThreadState {
             is_background: AtomicBool::new(false),
             client: AtomicU32::new(0),
             group: AtomicU32::new(0),
-        }
+        });
+        state.name_places();
+        state
+    }
+
+    /// Names what lies on no line of its own, for rigs.
+    fn name_places(&self) {
+        self.wake.name_places();
+        place_anew("thread.taken", &self.taken);
+        place_anew("thread.is_background", &self.is_background);
+        place_anew("thread.client", &self.client);
+        place_anew("thread.group", &self.group);
     }
 
     /// The client that the thread serves; the default if it serves none.
     pub(super) fn client(&self) -> ClientId {
-        ClientId(placed("thread.client", &self.client).load(Ordering::Relaxed))
+        ClientId(self.client.load(Ordering::Relaxed))
     }
 
     /// The group of the client that the thread serves, as of a moment ago.
@@ -97,13 +110,13 @@ impl ThreadState {
     /// COST: a load of a line that is written when threads come, and clients move.
     #[inline]
     pub(crate) fn group(&self) -> GroupId {
-        GroupId(placed("thread.group", &self.group).load(Ordering::Relaxed))
+        GroupId(self.group.load(Ordering::Relaxed))
     }
 
     /// Assigns the thread to a client in this group.
     pub(super) fn serve(&self, client: ClientId, group: GroupId) {
-        placed("thread.group", &self.group).store(group.0, Ordering::Relaxed);
-        placed("thread.client", &self.client).store(client.0, Ordering::Relaxed);
+        self.group.store(group.0, Ordering::Relaxed);
+        self.client.store(client.0, Ordering::Relaxed);
     }
 
     /// Ends the thread's service for its client. Returns the service that the client got.
@@ -114,7 +127,7 @@ impl ThreadState {
 
     /// Whether the thread drives the queue for other threads.
     pub(super) fn is_background(&self) -> bool {
-        placed("thread.is_background", &self.is_background).load(Ordering::Relaxed)
+        self.is_background.load(Ordering::Relaxed)
     }
 
     /// The thread's part of the statistics of the range at `place`.
@@ -136,11 +149,6 @@ impl ThreadState {
     /// Called under the control lock.
     pub(super) fn make_range_sums(&self) {
         let _ = self.ranges.get_or_init(|| (0..MAX_RANGES).map(|_| Sums::new()).collect());
-    }
-
-    /// Whether a thread has this entry. Accessed under the control lock.
-    fn taken(&self) -> &AtomicBool {
-        placed("thread.taken", &self.taken)
     }
 }
 
@@ -192,23 +200,23 @@ impl ThreadTable {
     /// Entry 0 stands for the queue's own requests and is never taken by a thread.
     pub(super) fn new() -> Self {
         let entries: Box<[OnceLock<Box<ThreadState>>]> = (0..MAX_THREADS).map(|_| OnceLock::new()).collect();
-        entries[0].get_or_init(|| Box::new(ThreadState::new())).taken().store(true, Ordering::Relaxed);
-        // The fields are not accessed by name: the table still moves into the queue.
+        entries[0].get_or_init(ThreadState::new).taken.store(true, Ordering::Relaxed);
         Self { entries, high: AtomicUsize::new(1), nr_background: AtomicU32::new(0) }
     }
 
-    #[inline]
-    fn high(&self) -> &AtomicUsize {
-        placed("queue.threads", &self.high)
+    /// Names what lies on no line of its own, for rigs. The queue has its place.
+    pub(super) fn name_places(&self) {
+        place_anew("queue.threads", &self.high);
+        place_anew("queue.nr_background", &self.nr_background);
     }
 
     /// Takes an entry for a thread; returns `None` if there are none left. Called under the control lock.
     fn take_place(&self) -> Option<u16> {
         for (index, entry) in self.entries.iter().enumerate() {
-            let thread = entry.get_or_init(|| Box::new(ThreadState::new()));
+            let thread = entry.get_or_init(ThreadState::new);
             // Relaxed: the control lock orders joining and leaving.
-            if !thread.taken().swap(true, Ordering::Relaxed) {
-                self.high().fetch_max(index + 1, Ordering::Relaxed);
+            if !thread.taken.swap(true, Ordering::Relaxed) {
+                self.high.fetch_max(index + 1, Ordering::Relaxed);
                 return u16::try_from(index).ok();
             }
         }
@@ -217,14 +225,14 @@ impl ThreadTable {
 
     /// The highest number that a thread has; 0 if no thread has one. Called under the control lock.
     pub(super) fn highest(&self) -> u16 {
-        let is_taken = |thread: &ThreadState| thread.taken().load(Ordering::Relaxed);
+        let is_taken = |thread: &ThreadState| thread.taken.load(Ordering::Relaxed);
         self.iter().filter(|(_, thread)| is_taken(thread)).map(|(index, _)| index).max().unwrap_or(0)
     }
 
     /// Gives an entry back. Called under the control lock, when the thread has nothing outstanding.
     fn free_place(&self, index: u16) {
         debug_assert!(index > 0, "the queue itself, number 0, does not leave");
-        let was_taken = self.get(index).taken().swap(false, Ordering::Relaxed);
+        let was_taken = self.get(index).taken.swap(false, Ordering::Relaxed);
         debug_assert!(was_taken, "thread {index} leaves a place that a thread has");
     }
 
@@ -236,27 +244,26 @@ impl ThreadTable {
     /// Every entry that was ever in use, with its number.
     #[inline]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, &ThreadState)> + Clone {
-        let high = self.high().load(Ordering::Relaxed);
+        let high = self.high.load(Ordering::Relaxed);
         (0u16..).zip(&self.entries[..high]).filter_map(|(index, entry)| Some((index, &**entry.get()?)))
     }
 
     /// Marks the thread of an entry as a background thread, or clears the mark. Called under the control lock.
     pub(super) fn set_background(&self, index: u16, is_background: bool) {
         debug_assert!(index > 0, "the queue itself, number 0, is no thread");
-        let flag = placed("thread.is_background", &self.get(index).is_background);
-        let nr = placed("queue.nr_background", &self.nr_background);
+        let flag = &self.get(index).is_background;
         if is_background {
             flag.store(true, Ordering::Relaxed);
-            nr.fetch_add(1, Ordering::Relaxed);
+            self.nr_background.fetch_add(1, Ordering::Relaxed);
         } else {
-            nr.fetch_sub(1, Ordering::Relaxed);
+            self.nr_background.fetch_sub(1, Ordering::Relaxed);
             flag.store(false, Ordering::Relaxed);
         }
     }
 
     /// How many background threads drive the queue.
     pub(crate) fn nr_background(&self) -> u32 {
-        placed("queue.nr_background", &self.nr_background).load(Ordering::Relaxed)
+        self.nr_background.load(Ordering::Relaxed)
     }
 
     /// Calls `each` with those of [`iter`](Self::iter) whose number modulo 64 is that of a bit that is set, in the
@@ -265,7 +272,7 @@ impl ThreadTable {
     /// COST: one step for each of them, and for each 64 numbers.
     #[inline]
     pub(super) fn each_named(&self, bits: u64, mut each: impl FnMut(u16, &ThreadState)) {
-        let known = &self.entries[..self.high().load(Ordering::Relaxed)];
+        let known = &self.entries[..self.high.load(Ordering::Relaxed)];
         for base in (0..known.len()).step_by(64) {
             let mut left = bits;
             while left != 0 {

@@ -11,11 +11,11 @@ use super::slot::{AHEAD, Slot, Slots};
 use super::state::Location;
 use super::token::Request;
 use crate::request::bio::Bio;
+use blkmq_sync::Tracked;
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::handover::Handover;
 use blkmq_sync::stack::{Chain, SlotStack};
 use blkmq_sync::staging::Staging;
-use blkmq_sync::{changes, reads};
 
 /// A first-in first-out list of requests.
 ///
@@ -112,7 +112,7 @@ impl RqList {
         // SAFETY: slot Invariant 2: all parts are back. The slot's submitter, in whose hands this is, has not taken the
         // free slot again.
         let cell = unsafe { &mut *slot.bio.get() };
-        changes(cell).take()
+        cell.take()
     }
 
     /// Puts a slot in front.
@@ -257,7 +257,7 @@ impl RqList {
             behind -= 1;
             let ahead = if behind.is_multiple_of(AHEAD + 1) { before } else { [NIL; AHEAD] };
             // SAFETY: slot Invariant 1; the list has the slot's token (Invariant 1).
-            unsafe { *slots.slot(index).ahead.get() = ahead };
+            unsafe { *slots.slot(index).ahead.get() = Tracked::new(ahead) };
             before.rotate_right(1);
             before[0] = index;
             index.0
@@ -302,7 +302,7 @@ impl RqList {
             slots.fetch(index);
             // SAFETY: slot Invariant 1; the chain gives this thread the slot's token, and the staging's Release and
             // Acquire publish what the leaver wrote.
-            let told = *reads(unsafe { &*slots.slot(index).ahead.get() });
+            let told = **unsafe { &*slots.slot(index).ahead.get() };
             told.into_iter().take_while(|ahead| *ahead != NIL).for_each(|ahead| slots.fetch(ahead));
         });
     }

@@ -13,7 +13,7 @@ use super::index::{NIL, SlotIndex, generation_of};
 use super::state::{Location, StateWord};
 use crate::request::bio::Bio;
 use blkmq_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use blkmq_sync::{changes, fetch, placed};
+use blkmq_sync::{Tracked, fetch, place_anew};
 
 /// A place for one request.
 ///
@@ -37,9 +37,9 @@ pub(super) struct Slot {
     /// Nanoseconds: when a request that the driver has is overdue. The timeout scan reads this while other threads own
     /// the request.
     pub(super) deadline: AtomicU64,
-    pub(super) ahead: UnsafeCell<Ahead>,
-    pub(super) body: UnsafeCell<Body>,
-    pub(super) bio: UnsafeCell<BioCell>,
+    pub(super) ahead: UnsafeCell<Tracked<Ahead>>,
+    pub(super) body: UnsafeCell<Tracked<Body>>,
+    pub(super) bio: UnsafeCell<Tracked<BioCell>>,
 }
 
 /// How many slots another slot tells of.
@@ -105,9 +105,9 @@ impl Slot {
             link: AtomicU32::new(NIL.0),
             deadline: AtomicU64::new(u64::MAX),
             next_part: AtomicU32::new(NIL.0),
-            ahead: UnsafeCell::new([NIL; AHEAD]),
-            body: UnsafeCell::new(Body::EMPTY),
-            bio: UnsafeCell::new(BioCell::EMPTY),
+            ahead: UnsafeCell::new(Tracked::new([NIL; AHEAD])),
+            body: UnsafeCell::new(Tracked::new(Body::EMPTY)),
+            bio: UnsafeCell::new(Tracked::new(BioCell::EMPTY)),
         }
     }
 
@@ -139,7 +139,7 @@ impl Slots {
         debug_assert!(nr_slots > 0, "a pool has slots");
         let slots = || (0..nr_slots).map(|slot| Slot::new(SlotIndex::new(pool, slot))).collect();
         let slots = self.pools[usize::from(pool)].get_or_init(slots);
-        let _ = placed("request.slot", &**slots);
+        place_anew("request.slot", &**slots);
     }
 
     /// Every slot that is in use: its address, its generation, and where its request rests. For dumps.
@@ -226,7 +226,7 @@ impl Slots {
         );
         // SAFETY: Invariant 2: the parts are in the submitter's hands.
         let cell = unsafe { &mut *slot.bio.get() };
-        changes(cell).put(|| bio);
+        cell.put(|| bio);
     }
 }
 

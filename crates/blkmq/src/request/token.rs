@@ -18,7 +18,7 @@ use crate::request::limits::SECTOR_SIZE;
 use crate::request::pages::PagesPart;
 use crate::request::status::Status;
 use blkmq_sync::atomic::Ordering;
-use blkmq_sync::{changes, reads, unless_mutated};
+use blkmq_sync::unless_mutated;
 
 /// A request in the hands of one thread. There is at most one value of this kind per request. A thread that gives the
 /// value away gives the request away.
@@ -49,7 +49,7 @@ impl Drop for Request<'_> {
 #[inline(never)]
 fn lose(slot: &Slot) {
     // SAFETY: slot Invariant 1: the token that ends here is the only one.
-    let Body { hctx, op, sector, nr_sectors, tag, .. } = unsafe { *slot.body.get() };
+    let Body { hctx, op, sector, nr_sectors, tag, .. } = **unsafe { &*slot.body.get() };
     let tag = tag.map_or_else(|| "no tag".to_owned(), |tag| format!("tag {}", tag.0));
     let lost = format!(
         "a request was dropped: hardware queue {hctx}, {tag}, {op:?} of {nr_sectors} sectors from sector {sector}; its \
@@ -184,13 +184,13 @@ impl<'q> Request<'q> {
     #[inline]
     pub(crate) fn body(&self) -> &Body {
         // SAFETY: slot Invariant 1.
-        reads(unsafe { &*self.slot().body.get() })
+        unsafe { &*self.slot().body.get() }
     }
 
     #[inline]
     pub(crate) fn body_mut(&mut self) -> &mut Body {
         // SAFETY: slot Invariant 1.
-        changes(unsafe { &mut *self.slot().body.get() })
+        unsafe { &mut *self.slot().body.get() }
     }
 
     /// Stores the operation that this whole request stands for, as long as the request is in its submitter's hands.
@@ -199,7 +199,7 @@ impl<'q> Request<'q> {
     pub(crate) fn put_bio(&mut self, bio: impl FnOnce() -> Bio) {
         // SAFETY: slot Invariant 2: the only part of the bio is this token.
         let cell = unsafe { &mut *self.slot().bio.get() };
-        changes(cell).put(bio);
+        cell.put(bio);
     }
 
     /// Takes the bio out again when all its parts are back.
@@ -210,7 +210,7 @@ impl<'q> Request<'q> {
     pub(crate) fn take_bio(&mut self) -> Bio {
         // SAFETY: slot Invariant 2, all parts are back with the submitter.
         let cell = unsafe { &mut *self.slot().bio.get() };
-        changes(cell).take()
+        cell.take()
     }
 
     /// Notes the place of a request that moves together with its list.
@@ -303,7 +303,7 @@ impl<'q> Request<'q> {
 /// The caller has the request's token, or has borrowed it, as long as the iterator lives.
 unsafe fn parts(slots: &Slots, slot: &Slot) -> impl Iterator<Item = Part> {
     // SAFETY: slot Invariant 1.
-    let mut at = *reads(unsafe { &(*slot.body.get()).first });
+    let mut at = unsafe { &*slot.body.get() }.first;
     std::iter::from_fn(move || {
         if at == NIL {
             return None;
@@ -311,7 +311,7 @@ unsafe fn parts(slots: &Slots, slot: &Slot) -> impl Iterator<Item = Part> {
         let slot = slots.slot(at);
         at = SlotIndex(slot.next_part.load(Ordering::Relaxed));
         // SAFETY: merging gave the token the bodies of its parts (slot Invariant 1), and no `&mut` to one lives.
-        Some(*reads(unsafe { &(*slot.body.get()).part }))
+        Some(unsafe { &*slot.body.get() }.part)
     })
 }
 
@@ -322,7 +322,7 @@ unsafe fn parts(slots: &Slots, slot: &Slot) -> impl Iterator<Item = Part> {
 unsafe fn bio_of(slots: &Slots, part: Part) -> Option<&Bio> {
     let bio = slots.slot(part.parent).bio.get();
     // SAFETY: slot Invariant 2: the part is in flight, so no thread writes the bio.
-    reads(unsafe { &*bio }).get()
+    unsafe { &*bio }.get()
 }
 
 /// The data of the request in `slot`, in the order of the sectors.

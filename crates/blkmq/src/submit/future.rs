@@ -12,7 +12,7 @@ use crate::submit::wakers::{self, Gathering};
 use blkmq_sched::Time;
 use blkmq_sync::atomic::{AtomicBool, Ordering};
 use blkmq_sync::notify::Notify;
-use blkmq_sync::{Arc, Mutex, placed};
+use blkmq_sync::{Arc, Mutex, place_anew};
 
 /// A submitter whose operations are futures. Clones share it, also between threads.
 ///
@@ -83,18 +83,16 @@ impl Tasks {
         Self { wakers: Mutex::new((0..nr_slots).map(|_| None).collect()), is_new: AtomicBool::new(false) }
     }
 
-    fn wakers(&self) -> &Mutex<Box<[Option<Waker>]>> {
-        placed("future.wakers", &self.wakers)
-    }
-
-    fn is_new(&self) -> &AtomicBool {
-        placed("future.is_news", &self.is_new)
+    /// Names what the tasks share, for rigs.
+    fn name_places(&self) {
+        place_anew("future.wakers", &self.wakers);
+        place_anew("future.is_news", &self.is_new);
     }
 
     /// Registers the task of an operation that is outstanding. Returns the waker that was known before. The caller
     /// drops that waker outside the submitter's lock: see [`wakers`].
     fn register(&self, slot: u16, waker: &Waker) -> Option<Waker> {
-        let known = &mut self.wakers().lock()[usize::from(slot)];
+        let known = &mut self.wakers.lock()[usize::from(slot)];
         if known.as_ref().is_some_and(|known| known.will_wake(waker)) {
             return None;
         }
@@ -102,12 +100,12 @@ impl Tasks {
     }
 
     fn take(&self, slot: u16) -> Option<Waker> {
-        self.wakers().lock()[usize::from(slot)].take()
+        self.wakers.lock()[usize::from(slot)].take()
     }
 
     /// Takes the first waker from this slot on, with its slot.
     fn take_next(&self, from: usize) -> Option<(usize, Waker)> {
-        let mut wakers = self.wakers().lock();
+        let mut wakers = self.wakers.lock();
         let mut behind = wakers.iter_mut().enumerate().skip(from);
         behind.find_map(|(slot, waker)| Some((slot, waker.take()?)))
     }
@@ -116,7 +114,7 @@ impl Tasks {
         // Relaxed: a task that takes this away and then drives enters the queue behind a fence, and a thread that has
         // news fences before it tells of the news. So either the task sees the news there, or this store comes later
         // and the woken task drives again.
-        self.is_new().store(true, Ordering::Relaxed);
+        self.is_new.store(true, Ordering::Relaxed);
     }
 }
 
@@ -144,10 +142,6 @@ impl Notify for Tasks {
     }
 }
 
-fn shared(inner: &Mutex<Inner>) -> &Mutex<Inner> {
-    placed("future.submitter", inner)
-}
-
 fn slot_of(id: RqId) -> u16 {
     SlotIndex::of(id).slot()
 }
@@ -157,9 +151,12 @@ impl AsyncSubmitter {
     #[must_use]
     pub fn new(mut submitter: Submitter) -> Self {
         let tasks = Arc::new(Tasks::new(submitter.nr_slots()));
+        tasks.name_places();
         submitter.set_notify(Some(tasks.clone()));
         let watched = HashMap::with_capacity(submitter.nr_slots());
-        Self { inner: Arc::new(Mutex::new(Inner { submitter, nr_drives: 0, due: None, watched, tasks })) }
+        let inner = Arc::new(Mutex::new(Inner { submitter, nr_drives: 0, due: None, watched, tasks }));
+        place_anew("future.submitter", &*inner);
+        Self { inner }
     }
 
     /// Takes an operation. The operation is passed on when its future, or another one of this submitter, is polled. If
@@ -171,7 +168,7 @@ impl AsyncSubmitter {
     /// [`next_wakeup`](Self::next_wakeup).
     pub fn submit(&self, bio: Bio) -> Result<Operation, Rejected> {
         let _gathering = Gathering::begin();
-        let mut inner = shared(&self.inner).lock();
+        let mut inner = self.inner.lock();
         let submitted = inner.submitter.submit(bio).or_else(|rejected| {
             if rejected.reason != RejectReason::Full {
                 return Err(rejected);
@@ -190,7 +187,7 @@ impl AsyncSubmitter {
     /// The time at which to poll a future next even if nothing wakes it; see [`Submitter::next_wakeup`].
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Time> {
-        let mut inner = shared(&self.inner).lock();
+        let mut inner = self.inner.lock();
         let wakeup = inner.submitter.next_wakeup();
         inner.due = [inner.due, wakeup].into_iter().flatten().min();
         wakeup
@@ -235,7 +232,7 @@ impl Future for Operation {
         assert!(!self.is_over, "a future is not polled after it has resolved");
         let submitter = Arc::clone(&self.inner);
         let gathering = Gathering::begin();
-        let mut inner = shared(&submitter).lock();
+        let mut inner = submitter.lock();
         let slot = slot_of(self.id);
         // Registered first, so that anything that completes from here on wakes this task. If the operation is over
         // already, its slot may belong to another one.
@@ -244,7 +241,7 @@ impl Future for Operation {
         // Of the tasks that are woken together, one drives the queue. The others would find nothing new, unless
         // something waits in the plug or a time has come. A task that was polled twice while no task drove in between
         // has a reason of its own.
-        let is_new = inner.tasks.is_new().swap(false, Ordering::Relaxed)
+        let is_new = inner.tasks.is_new.swap(false, Ordering::Relaxed)
             || self.seen == inner.nr_drives
             || inner.submitter.has_plugged()
             || inner.is_due();
@@ -271,7 +268,7 @@ impl Future for Operation {
 impl Drop for Operation {
     fn drop(&mut self) {
         if !self.is_over {
-            let mut inner = shared(&self.inner).lock();
+            let mut inner = self.inner.lock();
             let waker = if inner.is_outstanding(self.id) { inner.tasks.take(slot_of(self.id)) } else { None };
             let done = inner.watched.remove(&self.id);
             drop(inner);

@@ -31,7 +31,7 @@ impl Forest {
         let tree = &mut group.trees[class];
         tree.serve_one(&mut self.states, sectors);
         tree.leave(&mut self.states, leaf, true);
-        group.next = group.look_up(&mut self.states, self.now, self.decides_early);
+        group.next = group.look_up(&mut self.states, *self.now, self.decides_early);
         debug_assert!(group.next.is_none(), "nothing waits");
     }
 }

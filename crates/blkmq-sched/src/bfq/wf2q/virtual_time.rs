@@ -28,7 +28,7 @@ pub(super) const fn later(a: u64, b: u64) -> u64 {
 /// How much virtual time a service of `sectors` takes at `weight`, rounded down.
 #[inline]
 pub(super) const fn span(sectors: u64, weight: u64) -> u64 {
-    debug_assert!(sectors <= MOST_SERVICE, "64 bits hold the virtual time of a service");
-    debug_assert!(weight > 0, "an entity that is served has a weight");
+    core::debug_assert!(sectors <= MOST_SERVICE, "64 bits hold the virtual time of a service");
+    core::debug_assert!(weight > 0, "an entity that is served has a weight");
     (sectors << SHIFT) * UNIT_WEIGHT / weight
 }

@@ -19,7 +19,7 @@ use crate::dispatcher::insert::Plug;
 use crate::queue::{Count, ROUNDS, StartBatch};
 use crate::request::{Location, Request, RqList};
 use blkmq_sync::tags::Tag;
-use blkmq_sync::{Stage, peek, stage};
+use blkmq_sync::{Stage, stage};
 
 impl<'q> Section<'q, '_> {
     /// Dispatches a whole noted plug on the fast path, if possible. Otherwise the plug is unchanged. Returns how many
@@ -95,7 +95,7 @@ impl<'q> Section<'q, '_> {
     fn dispatch_fast(&mut self, run: &mut RqList, starting: Option<&StartBatch<'q>>) -> Option<u64> {
         debug_assert_eq!(run.len(), self.dispatcher.fast_batch.known.len(), "the run is what was noted");
         debug_assert!(
-            peek(|| self.q.pools().is_none() && !self.q.settings.wants_reports()),
+            self.q.pools().is_none() && !self.q.settings.wants_reports(),
             "no request goes without its token, and none goes untold"
         );
         let like = self.dispatcher.fast_batch.known.first()?.info;

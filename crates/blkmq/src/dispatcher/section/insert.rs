@@ -6,7 +6,7 @@ use super::Section;
 use crate::dispatcher::insert::Plug;
 use crate::queue::{Count, Locking, StartBatch};
 use crate::request::{FlushStep, Location, Request, Status};
-use blkmq_sync::{Stage, changes, peek, stage, unless_mutated};
+use blkmq_sync::{Stage, stage, unless_mutated};
 
 impl<'q> Section<'q, '_> {
     /// Inserts a plug, except for requests of the flush machine. A request for which there is no room goes to the
@@ -46,7 +46,7 @@ impl<'q> Section<'q, '_> {
     #[inline]
     pub(in crate::dispatcher) fn insert_in_turn(&mut self, plug: &mut Plug<'q>) -> u64 {
         debug_assert!(
-            peek(|| self.q.locking() != Locking::Combining),
+            self.q.locking() != Locking::Combining,
             "a combiner that works on the backlog afterwards inserts only its own plug here"
         );
         // Requests that arrived earlier get room first.
@@ -156,7 +156,7 @@ impl<'q> Section<'q, '_> {
     fn retry_some(&mut self) {
         debug_assert!(self.hold.backlog.has_waiting_for_room(), "something waits for room");
         let slots = &self.q.slots;
-        let mut backlog = std::mem::take(changes(&mut self.hold.backlog));
+        let mut backlog = std::mem::take(&mut self.hold.backlog);
         backlog.retry(slots, |rq| self.insert_one(None, rq));
         self.hold.backlog = backlog;
     }

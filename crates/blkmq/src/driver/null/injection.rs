@@ -2,7 +2,7 @@
 
 use crate::driver::parameter::Fault;
 use crate::driver::random::draw;
-use blkmq_sync::{Mutex, placed};
+use blkmq_sync::{Mutex, place_anew};
 
 /// The sequence of one fault, a function of the fault's numbers and the seed alone.
 #[derive(Debug)]
@@ -69,7 +69,8 @@ impl Injection {
 
     /// What happens to the next request, if anything.
     pub(super) fn next(&self) -> Option<Strike> {
-        let mut state = placed("null.faults", &self.0).lock();
+        place_anew("null.faults", &self.0);
+        let mut state = self.0.lock();
         if state.requeue.as_mut().is_some_and(Sequence::strikes) {
             state.refused_last = !state.refused_last;
             return Some(if state.refused_last { Strike::Refuse } else { Strike::Requeue });

@@ -8,7 +8,7 @@ use super::gauge::Gauge;
 use crate::queue::error::RangeError;
 use crate::queue::experiments::Accounting;
 use blkmq_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use blkmq_sync::{Mutex, placed};
+use blkmq_sync::{Mutex, place_anew};
 
 /// Ranges that a queue can have.
 pub const MAX_RANGES: usize = 64;
@@ -94,18 +94,11 @@ impl Ranges {
         }
     }
 
-    #[inline]
-    fn len(&self) -> &AtomicUsize {
-        placed("account.nr_ranges", &self.len)
-    }
-
-    #[inline]
-    fn bounds(&self) -> &[Bound] {
-        placed("account.ranges", &*self.bounds)
-    }
-
-    fn named(&self) -> &Mutex<Vec<Option<SectorRange>>> {
-        placed("account.range_names", &self.named)
+    /// Names what lies on no line of its own, for rigs. The queue has its place.
+    pub(in crate::queue) fn name_places(&self) {
+        place_anew("account.nr_ranges", &self.len);
+        place_anew("account.ranges", &*self.bounds);
+        place_anew("account.range_names", &self.named);
     }
 
     /// Whether the queue has any ranges.
@@ -113,7 +106,7 @@ impl Ranges {
     /// COST: one load of a line that is written when the ranges change.
     #[inline]
     pub(in crate::queue) fn any(&self) -> bool {
-        self.len().load(Ordering::Relaxed) > 0
+        self.len.load(Ordering::Relaxed) > 0
     }
 
     /// Whether the queue ever had a range, so that threads need sums for it.
@@ -129,7 +122,7 @@ impl Ranges {
     ///
     /// COST: a search by halves over the ranges.
     pub(in crate::queue) fn find(&self, sector: u64) -> Option<usize> {
-        let bounds = &self.bounds()[..self.len().load(Ordering::Relaxed)];
+        let bounds = &self.bounds[..self.len.load(Ordering::Relaxed)];
         let behind = bounds.partition_point(|bound| bound.first.load(Ordering::Relaxed) <= sector);
         let bound = &bounds[behind.checked_sub(1)?];
         (sector < bound.end.load(Ordering::Relaxed)).then(|| bound.place.load(Ordering::Relaxed))
@@ -140,7 +133,7 @@ impl Ranges {
 impl Ranges {
     /// The ranges with their places, in the order of their sectors.
     pub(in crate::queue) fn by_sector(&self) -> Vec<(SectorRange, usize)> {
-        let named = self.named().lock();
+        let named = self.named.lock();
         let known = named.iter().enumerate().filter_map(|(place, range)| Some((range.clone()?, place)));
         let mut known: Vec<_> = known.collect();
         known.sort_by_key(|(range, _)| range.first);
@@ -163,12 +156,12 @@ impl Ranges {
             new.is_sorted_by(|first, second| first.end() <= second.first),
             "ranges were checked, and do not overlap"
         );
-        let mut named = self.named().lock();
+        let mut named = self.named.lock();
         named.resize(MAX_RANGES, None);
         for range in named.iter_mut() {
             range.take_if(|known| new.iter().all(|new| new.name != known.name));
         }
-        for (bound, range) in self.bounds().iter().zip(&new) {
+        for (bound, range) in self.bounds.iter().zip(&new) {
             let is_it = |known: &Option<SectorRange>| known.as_ref().is_some_and(|known| known.name == range.name);
             let place = named.iter().position(is_it).unwrap_or_else(|| {
                 let place = named.iter().position(Option::is_none).expect("there are places for the most ranges");
@@ -181,7 +174,7 @@ impl Ranges {
             bound.end.store(range.end(), Ordering::Relaxed);
             bound.place.store(place, Ordering::Relaxed);
         }
-        self.len().store(new.len(), Ordering::Relaxed);
+        self.len.store(new.len(), Ordering::Relaxed);
     }
 }
 

@@ -24,7 +24,7 @@ use crate::queue::accounting::add;
 use crate::request::PoolToken;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::pool::{Claim, Pool};
-use blkmq_sync::{Line, Mutex, placed, unless_mutated};
+use blkmq_sync::{Line, Mutex, place_anew, unless_mutated};
 
 /// The state of the control of the depths.
 #[derive(Debug, Default)]
@@ -56,8 +56,10 @@ impl Pools {
         }
     }
 
-    fn control(&self) -> &Mutex<Control> {
-        placed("pools.control", &self.control)
+    /// Names what lies on no line of its own, for rigs. The queue has its place.
+    pub(in crate::queue) fn name_places(&self) {
+        self.pools.iter().for_each(Pool::name_places);
+        place_anew("pools.control", &self.control);
     }
 
     fn pool(&self, of: SchedDomain) -> &Pool {
@@ -115,7 +117,7 @@ impl Pools {
         // If the control is locked, a knob is being set or a dump is made. Then the next completion sets another time.
         if won
             && next == u64::MAX
-            && let Some(mut control) = self.control().try_lock()
+            && let Some(mut control) = self.control.try_lock()
         {
             let sums = latencies_since(q, &control.base);
             let depths = control.throttle.fold(&sums, now);
@@ -132,7 +134,7 @@ impl Pools {
     pub(in crate::queue) fn install_throttle(&self, q: &Queue, throttle: Option<Throttle>) {
         let out = self.nr_out();
         assert!(out == [0; SchedDomain::ALL.len()], "nothing is in flight, and so many tokens are out: {out:?}");
-        let mut control = self.control().lock();
+        let mut control = self.control.lock();
         let throttle = throttle.unwrap_or_default();
         for of in SchedDomain::ALL {
             self.pool(of).set_depth(throttle.depth(of));
@@ -144,7 +146,7 @@ impl Pools {
 
     /// Calls `ask` with the control of the tokens.
     pub(in crate::queue) fn with_throttle<R>(&self, ask: impl FnOnce(&mut Throttle) -> R) -> R {
-        let mut control = self.control().lock();
+        let mut control = self.control.lock();
         let answer = ask(&mut control.throttle);
         self.note_targets(&control.throttle);
         answer

@@ -18,7 +18,7 @@ use blkmq_sched::Class;
 use crate::queue::topology::hctx::next_bit;
 use crate::request::limits::MAX_THREADS;
 use crate::request::{Location, Request, RqList, Slots};
-use blkmq_sync::{Area, changes, reads};
+use blkmq_sync::{Named, Tracked};
 
 /// The size of the front: the most requests that are taken in rounds before the next ones join.
 pub(crate) const ROUNDS: usize = 64;
@@ -26,8 +26,8 @@ pub(crate) const ROUNDS: usize = 64;
 // So that the whole front can take the fast path together.
 const _: () = assert!(ROUNDS <= blkmq_sched::MOST_NEWCOMERS);
 
-/// A set of threads.
-type Set = [u64; MAX_THREADS / 64];
+/// Words of a set of threads.
+const NR_WORDS: usize = MAX_THREADS / 64;
 
 /// The number of kinds of requests, async and sync of each class. A kind without room blocks no other kind.
 const NR_KINDS: usize = 2 * Class::ALL.len();
@@ -36,9 +36,9 @@ const NR_KINDS: usize = 2 * Class::ALL.len();
 #[derive(Debug, Default)]
 struct Waiting {
     /// The requests in the front, in the order of publication.
-    incoming: RqList,
+    incoming: Tracked<RqList>,
     /// The requests that wait for room, by kind.
-    without_room: [RqList; NR_KINDS],
+    without_room: [Tracked<RqList>; NR_KINDS],
     /// The kind of a class that is tried for room first: 0 for async, 1 for sync.
     turn: usize,
 }
@@ -54,7 +54,7 @@ impl Waiting {
     ) -> bool {
         for step in 0..NR_KINDS {
             let kind = step ^ self.turn;
-            let list = changes(&mut self.without_room[kind]);
+            let list = &mut *self.without_room[kind];
             let Some(rq) = list.pop_front(slots) else { continue };
             match insert(rq) {
                 Ok(()) => {
@@ -71,17 +71,16 @@ impl Waiting {
 /// The requests of the backlog, by thread.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
-    threads: Vec<Waiting>,
-    threads_area: Area,
+    threads: Named<Vec<Waiting>>,
     /// The threads with requests in the front.
-    incoming: Set,
+    incoming: [Tracked<u64>; NR_WORDS],
     /// The thread whose turn is next.
-    turn: usize,
-    nr_incoming: usize,
+    turn: Tracked<usize>,
+    nr_incoming: Tracked<usize>,
     /// The requests that were added since the present rounds began.
-    later: RqList,
+    later: Tracked<RqList>,
     /// The threads with requests that wait for room.
-    without_room: Set,
+    without_room: [u64; NR_WORDS],
     /// The thread of `without_room` that is tried first.
     retry_turn: usize,
     nr_without_room: usize,
@@ -96,72 +95,71 @@ fn bit(thread: usize) -> (usize, u64) {
     (thread / 64, 1 << (thread % 64))
 }
 
-/// The first thread of the set at or behind `from`, going round.
-fn next(set: &Set, from: usize) -> Option<usize> {
+/// The first thread of a set at or behind `from`, going round.
+fn next(from: usize, word: impl Fn(usize) -> u64) -> Option<usize> {
     debug_assert!(from <= MAX_THREADS, "a turn is that of a thread, or behind the last");
-    next_bit(set.len(), from, |at| set[at])
+    next_bit(NR_WORDS, from, word)
 }
 
 impl Backlog {
     pub(super) fn new() -> Self {
-        Self { threads_area: Area::new("queue.backlog"), ..Self::default() }
+        Self { threads: Named::new("queue.backlog", Vec::new()), ..Self::default() }
     }
 
     /// Reserves an entry for a thread. Called when it joins.
     pub(in crate::queue) fn reserve(&mut self, thread: u16) {
         let len = self.threads.len().max(usize::from(thread) + 1);
         self.threads.resize_with(len, Waiting::default);
-        self.threads_area.is_of(&self.threads);
     }
 
     /// Adds published requests, in the order of publication.
     pub(crate) fn add(&mut self, left: RqList) {
-        changes(&mut self.later).append(left);
+        self.later.append(left);
     }
 
     /// Takes all requests, in the order of publication, if no rounds have begun and nothing waits for room.
     pub(crate) fn take_all(&mut self) -> Option<RqList> {
-        (self.nr_incoming == 0 && self.nr_without_room == 0).then(|| std::mem::take(changes(&mut self.later)))
+        (*self.nr_incoming == 0 && self.nr_without_room == 0).then(|| std::mem::take(&mut *self.later))
     }
 
     /// Whether nothing waits here.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        *reads(&self.nr_incoming) == 0 && reads(&self.later).is_empty() && *reads(&self.nr_without_room) == 0
+        *self.nr_incoming == 0 && self.later.is_empty() && self.nr_without_room == 0
     }
 
     /// Whether there are requests that were not tried yet.
     #[inline]
     pub(crate) fn is_untried(&self) -> bool {
-        self.nr_incoming > 0 || !self.later.is_empty()
+        *self.nr_incoming > 0 || !self.later.is_empty()
     }
 
     /// Whether the front is empty: all requests wait for the next rounds, or for room.
     #[inline]
     pub(crate) fn is_between_rounds(&self) -> bool {
-        self.nr_incoming == 0
+        *self.nr_incoming == 0
     }
 
     /// Requests that wait here.
     pub(crate) fn len(&self) -> usize {
-        self.nr_incoming + self.later.len() + self.nr_without_room
+        *self.nr_incoming + self.later.len() + self.nr_without_room
     }
 
     /// Whether the counts and sets say what the lists hold. For assertions.
     pub(super) fn agrees(&self) -> bool {
-        let is_in = |set: &Set, thread| set[bit(thread).0] & bit(thread).1 != 0;
         let (mut nr_incoming, mut nr_without_room) = (0, 0);
         for (thread, waiting) in self.threads.iter().enumerate() {
-            let without_room: usize = waiting.without_room.iter().map(RqList::len).sum();
-            if is_in(&self.incoming, thread) == waiting.incoming.is_empty()
-                || is_in(&self.without_room, thread) == (without_room == 0)
+            let without_room: usize = waiting.without_room.iter().map(|list| list.len()).sum();
+            let (word, bit) = bit(thread);
+            if (*self.incoming[word] & bit != 0) == waiting.incoming.is_empty()
+                || (self.without_room[word] & bit != 0) == (without_room == 0)
             {
                 return false;
             }
             nr_incoming += waiting.incoming.len();
             nr_without_room += without_room;
         }
-        (nr_incoming, nr_without_room) == (self.nr_incoming, self.nr_without_room)
+        (nr_incoming, nr_without_room) == (*self.nr_incoming, self.nr_without_room)
     }
 
     /// Whether requests of the same kind and thread wait for room. If so, this request goes behind them.
@@ -181,32 +179,32 @@ impl Backlog {
     /// one included. If new rounds begin, they have no more requests than that, so that they are over when the caller
     /// stops. While rounds are half done nothing can be [taken together](Self::take_all).
     pub(crate) fn take<'q>(&mut self, slots: &'q Slots, most: usize) -> Option<Request<'q>> {
-        if self.nr_incoming == 0 {
+        if *self.nr_incoming == 0 {
             self.begin_rounds(slots, most.min(ROUNDS));
         }
-        let thread = next(&self.incoming, self.turn)?;
-        *changes(&mut self.turn) = thread + 1;
-        let list = changes(&mut self.threads[thread].incoming);
+        let thread = next(*self.turn, |at| *self.incoming[at])?;
+        *self.turn = thread + 1;
+        let list = &mut *self.threads[thread].incoming;
         debug_assert!(!list.is_empty(), "a thread in the rounds has a request there");
         let rq = list.pop_front(slots);
         if list.is_empty() {
             let (word, bit) = bit(thread);
-            *changes(&mut self.incoming[word]) &= !bit;
+            *self.incoming[word] &= !bit;
         }
-        *changes(&mut self.nr_incoming) -= 1;
+        *self.nr_incoming -= 1;
         rq
     }
 
     fn begin_rounds(&mut self, slots: &Slots, most: usize) {
-        debug_assert_eq!(self.nr_incoming, 0, "rounds begin when the rounds before are over");
-        while self.nr_incoming < most
-            && let Some(rq) = changes(&mut self.later).pop_front(slots)
+        debug_assert_eq!(*self.nr_incoming, 0, "rounds begin when the rounds before are over");
+        while *self.nr_incoming < most
+            && let Some(rq) = self.later.pop_front(slots)
         {
-            *changes(&mut self.nr_incoming) += 1;
+            *self.nr_incoming += 1;
             let thread = usize::from(rq.index().pool());
             let (word, bit) = bit(thread);
-            *changes(&mut self.incoming[word]) |= bit;
-            changes(&mut self.threads[thread].incoming).push_back(rq, Location::Staged);
+            *self.incoming[word] |= bit;
+            self.threads[thread].incoming.push_back(rq, Location::Staged);
         }
     }
 
@@ -214,9 +212,9 @@ impl Backlog {
     pub(crate) fn put_without_room(&mut self, rq: Request<'_>) {
         let thread = usize::from(rq.index().pool());
         let (word, bit) = bit(thread);
-        *changes(&mut self.without_room[word]) |= bit;
-        *changes(&mut self.nr_without_room) += 1;
-        changes(&mut self.threads[thread].without_room[kind(&rq)]).push_back(rq, Location::Staged);
+        self.without_room[word] |= bit;
+        self.nr_without_room += 1;
+        self.threads[thread].without_room[kind(&rq)].push_back(rq, Location::Staged);
     }
 
     /// Whether something waits for room.
@@ -234,7 +232,7 @@ impl Backlog {
     ) -> usize {
         let before = self.nr_without_room;
         let mut set = self.without_room;
-        while let Some(thread) = next(&set, self.retry_turn) {
+        while let Some(thread) = next(self.retry_turn, |at| set[at]) {
             let (word, bit) = bit(thread);
             let waiting = &mut self.threads[thread];
             if waiting.retry_one(slots, &mut insert) {
@@ -244,7 +242,7 @@ impl Backlog {
                 self.retry_turn = thread + 1;
             } else {
                 set[word] &= !bit;
-                if waiting.without_room.iter().all(RqList::is_empty) {
+                if waiting.without_room.iter().all(|list| list.is_empty()) {
                     self.without_room[word] &= !bit;
                 }
             }

@@ -130,8 +130,7 @@ impl Domain {
         #[cfg(virtual_cpus)]
         tell_hold(HoldStep::Begins);
         hold.note_thread(thread);
-        hold.tell_touched();
-        hold.room = (0, 0);
+        *hold.room = (0, 0);
         let result = section(&mut hold);
         debug_assert!(hold.agrees(), "the counts agree with the scheduler and the backlog: {:?}", *hold);
         // From here on requests may bypass the scheduler, or may no longer.
@@ -234,7 +233,7 @@ impl Domain {
         };
         note(&self.counts.waiting, hold.nr_waiting() as u32);
         note(&self.counts.backlog, hold.backlog.len() as u32);
-        note(&self.counts.elsewhere, hold.elsewhere);
+        note(&self.counts.elsewhere, *hold.elsewhere);
     }
 
     /// When the scheduler would let go what it holds back, in nanoseconds; `u64::MAX` if it holds nothing back.

@@ -10,7 +10,7 @@ use crate::queue::Queue;
 use crate::queue::experiments::WaitMeters;
 use crate::request::limits::MAX_HW_QUEUES;
 use blkmq_sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use blkmq_sync::{Line, peek, unless_mutated};
+use blkmq_sync::{Line, unless_mutated};
 
 /// All domains that a queue ever had.
 #[derive(Debug)]
@@ -170,7 +170,7 @@ pub(crate) struct DueDomains<'q> {
 impl<'q> DueDomains<'q> {
     #[inline(never)]
     fn of_several(q: &'q Queue, thread: u16) -> Self {
-        debug_assert!(peek(|| q.settings.is_split()), "there are several domains");
+        debug_assert!(q.settings.is_split(), "there are several domains");
         let (takes_all, len) = (q.live.word.load().is_waiting() && unless_mutated("split.all"), q.hctxs.layout().len());
         let mut at = 0;
         if takes_all {

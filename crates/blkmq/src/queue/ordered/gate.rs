@@ -51,7 +51,7 @@ impl Hold {
                 self.shut_gate(q);
             } else if self.gate_client.is_some_and(|client| client != info.client) && unless_mutated("bypass.client") {
                 // As when the class changes.
-                self.until_open = self.until_open.max(STEADY);
+                *self.until_open = (*self.until_open).max(STEADY);
                 self.shut_gate(q);
             }
         }
@@ -123,13 +123,13 @@ impl Hold {
         );
         if !self.is_limiter_open() || seen.is_waiting() {
             if self.wants_reports || !self.is_limiter_open() {
-                self.until_open = unless_explored(CALM, CALM_EXPLORED);
+                *self.until_open = unless_explored(CALM, CALM_EXPLORED);
                 if self.gate.is_some() {
                     self.shut_gate(q);
                 }
             }
         } else if self.gate.is_none() {
-            if self.until_open == 0 {
+            if *self.until_open == 0 {
                 self.open_gate(q);
             }
         } else if self.wants_reports {
@@ -149,7 +149,7 @@ impl Hold {
         let was = if self.gate_client.is_some() { Passing::Client } else { Passing::All };
         if passing != was && unless_mutated("bypass.answer") {
             self.shut_gate(q);
-            if self.until_open == 0 {
+            if *self.until_open == 0 {
                 self.open_gate(q);
             }
         }
@@ -199,7 +199,7 @@ impl Hold {
     /// Shuts the gate, and opens it again if the present settings allow that.
     pub(super) fn reset_gate(&mut self, q: &Queue) {
         self.end_gate(q);
-        self.until_open = 0;
+        *self.until_open = 0;
         self.open_gate(q);
         let may_open = self.scheduler.is_some() && q.settings.has_bypass();
         q.account.gate.set_shut(may_open && self.gate.is_none(), q.clock.now());

@@ -12,7 +12,7 @@ use crate::queue::limits::pools::Lender;
 use crate::queue::threads::ring;
 use crate::request::{Location, Request};
 use blkmq_sync::atomic::Ordering;
-use blkmq_sync::{Area, changes, fetch, reads, unless_mutated};
+use blkmq_sync::{Named, Tracked, fetch, unless_mutated};
 
 /// The number of requests of one class that must follow the first before the gate is opened for that class. If the
 /// class changes more often, opening the gate would cost more than it saves.
@@ -35,24 +35,27 @@ fn ask(
     }
 }
 
+/// The counts of requests for so many hardware queues, of which there are none.
+fn none_queued(nr_hctxs: usize) -> Named<Vec<Tracked<u32>>> {
+    Named::new("queue.queued", vec![Tracked::new(0); nr_hctxs])
+}
+
 /// A scheduler and its state in the queue, under one lock.
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
     /// The thread that last held the lock.
-    last_thread: u16,
-    pub(super) scheduler: Option<Box<dyn Scheduler>>,
-    scheduler_area: Area,
+    last_thread: Tracked<u16>,
+    pub(super) scheduler: Option<Named<Box<dyn Scheduler>>>,
     /// The domain's first hardware queue, or its only one.
     first: u16,
     /// Requests in the scheduler, by their hardware queue, beginning with the first; `elsewhere` counts those for
     /// another hardware queue than the first.
-    pub(super) queued: Vec<u32>,
-    queued_area: Area,
-    pub(super) elsewhere: u32,
+    pub(super) queued: Named<Vec<Tracked<u32>>>,
+    pub(super) elsewhere: Tracked<u32>,
     /// A hardware queue, and a lower bound of the room for its requests, valid under this hold.
-    pub(super) room: (u16, u32),
+    pub(super) room: Tracked<(u16, u32)>,
     /// Requests other than reads that entered the scheduler since it was installed.
-    pub(super) limited: u64,
+    pub(super) limited: Tracked<u64>,
     /// What had completed when the scheduler was installed.
     pub(super) base: Tally,
     base_limited: u64,
@@ -71,7 +74,7 @@ pub(crate) struct Hold {
     pub(super) latest_client: ClientId,
     /// How many more requests have to arrive before the gate may be opened. The first after a change of class does not
     /// count.
-    pub(super) until_open: u32,
+    pub(super) until_open: Tracked<u32>,
     /// Requests may have bypassed that were not reported to the scheduler, and the scheduler has requests of another
     /// class.
     pub(super) is_fold_due: bool,
@@ -93,14 +96,7 @@ pub(crate) struct Hold {
 
 impl Hold {
     pub(super) fn empty(first: u16) -> Self {
-        Self {
-            scheduler_area: Area::new("sched.root"),
-            first,
-            queued_area: Area::new("queue.queued"),
-            backlog: Backlog::new(),
-            token_home: first,
-            ..Self::default()
-        }
+        Self { first, backlog: Backlog::new(), token_home: first, ..Self::default() }
     }
 
     /// Installs a scheduler, or none, for so many hardware queues. Called while nothing is in flight, or nothing has
@@ -113,8 +109,8 @@ impl Hold {
         self.end_limiter(q);
         let wants_reports = scheduler.is_some() && q.settings.wants_reports();
         *self = Self {
-            scheduler,
-            queued: vec![0; nr_hctxs],
+            scheduler: scheduler.map(|scheduler| Named::new("sched.root", scheduler)),
+            queued: none_queued(nr_hctxs),
             base: q.threads.tally(&Tally::default()),
             base_limited: self.nr_limited_completed(q),
             backlog: std::mem::take(&mut self.backlog),
@@ -126,7 +122,6 @@ impl Hold {
             reports: Vec::with_capacity(if wants_reports { ring() } else { 0 }),
             ..Self::empty(self.first)
         };
-        self.note_areas();
         self.note_special(q);
     }
 
@@ -139,16 +134,7 @@ impl Hold {
     pub(super) fn set_nr_hctxs(&mut self, nr_hctxs: usize) {
         debug_assert!(nr_hctxs > 0, "a device has a hardware queue");
         debug_assert!(!self.has_waiting(), "hardware queues change only when nothing waits");
-        self.queued = vec![0; nr_hctxs];
-        self.note_areas();
-    }
-
-    /// The scheduler and the counts may lie elsewhere than before.
-    fn note_areas(&self) {
-        self.queued_area.is_of(&self.queued);
-        if let Some(scheduler) = &self.scheduler {
-            self.scheduler_area.is(&**scheduler);
-        }
+        self.queued = none_queued(nr_hctxs);
     }
 
     /// The thread with this number has taken the lock. If another one had it before, prefetches all lines of the hold
@@ -157,8 +143,8 @@ impl Hold {
     /// COST: a compare if the same thread had the hold last; otherwise a hint to the processor for each line.
     #[inline]
     pub(super) fn note_thread(&mut self, thread: u16) {
-        if *reads(&self.last_thread) != thread {
-            self.last_thread = thread;
+        if *self.last_thread != thread {
+            *self.last_thread = thread;
             self.fetch();
         }
     }
@@ -166,24 +152,14 @@ impl Hold {
     #[inline(never)]
     fn fetch(&self) {
         fetch(self);
-        if let Some(scheduler) = reads(&self.scheduler) {
-            fetch(&**scheduler);
+        if let Some(scheduler) = &self.scheduler {
+            fetch(&***scheduler);
         }
-    }
-
-    /// Tells of what each section on the path of a request touches here. What lies behind it tells itself.
-    #[inline(always)]
-    pub(super) fn tell_touched(&mut self) {
-        reads(&self.scheduler);
-        changes(&mut self.room);
-        changes(&mut self.limited);
-        changes(&mut self.until_open);
-        changes(&mut self.elsewhere);
     }
 
     /// The scheduler, if there is one.
     pub(in crate::queue) fn scheduler(&self) -> Option<&dyn Scheduler> {
-        self.scheduler.as_deref()
+        self.scheduler.as_ref().map(|scheduler| &***scheduler)
     }
 
     /// Passes a client or group to the scheduler, if there is one.
@@ -207,15 +183,15 @@ impl Hold {
     /// A request for a hardware queue enters the scheduler.
     fn count_in(&mut self, hctx: u16) {
         debug_assert!(self.scheduler.is_some(), "requests enter a scheduler if there is one");
-        *changes(&mut self.queued[usize::from(hctx - self.first)]) += 1;
-        self.elsewhere += u32::from(hctx != self.first);
+        *self.queued[usize::from(hctx - self.first)] += 1;
+        *self.elsewhere += u32::from(hctx != self.first);
     }
 
     /// A request for a hardware queue leaves the scheduler.
     fn count_out(&mut self, hctx: u16) {
-        debug_assert!(self.queued[usize::from(hctx - self.first)] > 0, "what leaves the scheduler was counted in");
-        *changes(&mut self.queued[usize::from(hctx - self.first)]) -= 1;
-        self.elsewhere -= u32::from(hctx != self.first);
+        debug_assert!(*self.queued[usize::from(hctx - self.first)] > 0, "what leaves the scheduler was counted in");
+        *self.queued[usize::from(hctx - self.first)] -= 1;
+        *self.elsewhere -= u32::from(hctx != self.first);
     }
 
     /// `number` requests of a class arrived, one after the other.
@@ -225,9 +201,9 @@ impl Hold {
         if self.latest != class {
             self.latest = class;
             // The first of them, which has changed the class, does not count.
-            self.until_open = self.until_open.max(STEADY) + 1;
+            *self.until_open = (*self.until_open).max(STEADY) + 1;
         }
-        self.until_open = self.until_open.saturating_sub(number);
+        *self.until_open = self.until_open.saturating_sub(number);
     }
 
     /// A hold begins on the path of a request.
@@ -317,14 +293,14 @@ impl Hold {
         let _ = rq.leave_at(Location::Scheduler);
         scheduler.insert(id, info, at, now);
         self.count_in(hctx);
-        self.limited += u64::from(limited);
+        *self.limited += u64::from(limited);
         Ok(())
     }
 
     /// A request in the scheduler has merged into another one there.
     pub(crate) fn note_joined(&mut self, absorbed: &Request<'_>) {
         self.count_out(absorbed.hctx());
-        self.limited -= u64::from(absorbed.op() != Op::Read);
+        *self.limited -= u64::from(absorbed.op() != Op::Read);
     }
 
     /// Whether requests may take the fast path, as far as can be told at once.
@@ -361,13 +337,13 @@ impl Hold {
     pub(crate) fn note_fast(&mut self, like: &Info, number: usize) {
         debug_assert!(self.is_empty(), "what goes through does not stay in the scheduler");
         self.note_class(like.priority.class, number as u32);
-        self.limited += if like.op == Op::Read { 0 } else { number as u64 };
+        *self.limited += if like.op == Op::Read { 0 } else { number as u64 };
     }
 
     /// Whether all requests in the scheduler go to the first hardware queue.
     #[inline]
     pub(crate) fn is_for_first_hctx(&self) -> bool {
-        self.elsewhere == 0
+        *self.elsewhere == 0
     }
 
     /// Requests in the scheduler.
@@ -389,16 +365,16 @@ impl Hold {
 
     /// Whether the counts agree with the scheduler and the backlog. For assertions.
     pub(super) fn agrees(&self) -> bool {
-        let queued: u32 = self.queued.iter().sum();
-        let first = self.queued.first().copied().unwrap_or(0);
-        queued as usize == self.nr_waiting() && self.elsewhere == queued - first && self.backlog.agrees()
+        let queued: u32 = self.queued.iter().map(|queued| **queued).sum();
+        let first = self.queued.first().map_or(0, |first| **first);
+        queued as usize == self.nr_waiting() && *self.elsewhere == queued - first && self.backlog.agrees()
     }
 
     /// Whether `nr_requests` leaves room for one more request of this hardware queue. If so, the caller inserts it,
     /// unless the scheduler does not admit it.
     #[inline]
     fn has_room(&mut self, q: &Queue, hctx: u16) -> bool {
-        let (known, left) = &mut self.room;
+        let (known, left) = &mut *self.room;
         if *known == hctx && *left > 0 {
             *left -= 1;
             true
@@ -414,9 +390,9 @@ impl Hold {
     fn has_room_now(&mut self, q: &Queue, index: u16) -> bool {
         let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
         let hctx = q.hctxs.get(index);
-        let waiting = self.queued[usize::from(index - self.first)] + hctx.nr_dispatch();
+        let waiting = *self.queued[usize::from(index - self.first)] + hctx.nr_dispatch();
         let left = nr_requests.saturating_sub(waiting + u32::from(q.hctxs.depth()));
-        self.room = (index, left.saturating_sub(1));
+        *self.room = (index, left.saturating_sub(1));
         left > 0 || waiting + hctx.tags.weight() < nr_requests
     }
 

@@ -20,7 +20,7 @@ impl StatClass {
 
     /// Also in the range that has this place.
     const fn in_range(place: usize) -> Self {
-        debug_assert!(place <= u8::MAX as usize - 3, "the place of a range fits the mark");
+        std::debug_assert!(place <= u8::MAX as usize - 3, "the place of a range fits the mark");
         Self(3 + place as u8)
     }
 

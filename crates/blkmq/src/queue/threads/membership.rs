@@ -8,7 +8,6 @@ use crate::driver::Cause;
 use crate::queue::Queue;
 use crate::queue::error::QueueError;
 use crate::request::client::Client;
-use blkmq_sync::peek;
 
 impl ThreadTable {
     /// Registers a thread. A thread that submits also registers its client, and has slots from then on. A thread
@@ -49,10 +48,10 @@ impl ThreadTable {
     /// Ends a thread's membership, and its service for a client if it had one. The thread has nothing outstanding.
     pub(crate) fn leave(&self, q: &Queue, thread: u16, client: Option<ClientId>) {
         debug_assert!(
-            peek(|| {
+            {
                 let thread = self.get(thread);
                 !thread.activity.is_active() && thread.completions.is_empty() && thread.bucket.is_empty()
-            }),
+            },
             "thread {thread} leaves from outside of the queue, with nothing outstanding"
         );
         let control = q.control.lock();

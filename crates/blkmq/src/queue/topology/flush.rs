@@ -70,13 +70,13 @@ impl Steps {
     /// Takes a request with its first step into the flush machine of its hardware queue.
     pub(crate) fn begin(q: &Queue, rq: Request<'_>, now: Time) -> Self {
         let hctx = rq.hctx();
-        q.hctxs.get(hctx).flush().lock().insert(&q.slots, hctx, rq, now)
+        q.hctxs.get(hctx).flush.lock().insert(&q.slots, hctx, rq, now)
     }
 
     /// Called when a step of the flush machine has completed; its status is in the request.
     pub(crate) fn complete(q: &Queue, rq: Request<'_>, now: Time) -> Self {
         let hctx = rq.hctx();
-        q.hctxs.get(hctx).flush().lock().complete(&q.slots, hctx, rq, now)
+        q.hctxs.get(hctx).flush.lock().complete(&q.slots, hctx, rq, now)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::request::{Location, Request, RqList, Slots};
 use blkmq_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use blkmq_sync::handover::{Handover, Inbox};
 use blkmq_sync::tags::Tags;
-use blkmq_sync::{Line, Mutex, peek, placed};
+use blkmq_sync::{Line, Mutex, place_anew};
 
 /// A hardware queue.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(crate) struct HwCtx {
     nr_marked: AtomicU32,
     /// The next search of `ctx_map` begins at this thread.
     dispatch_from: AtomicU32,
-    flush: Mutex<FlushQueue>,
+    pub(super) flush: Mutex<FlushQueue>,
 }
 
 /// What waits in front of the scheduler: flush steps, requests that the driver gave back, and requests that lack a tag.
@@ -116,45 +116,34 @@ impl HwCtx {
         self.nr_limited_completed.load(Ordering::Relaxed)
     }
 
-    #[inline]
-    fn dispatch(&self) -> &DispatchList {
-        placed("hctx.dispatch", &self.dispatch)
-    }
-
-    #[inline]
-    pub(super) fn flush(&self) -> &Mutex<FlushQueue> {
-        placed("hctx.flush", &self.flush)
-    }
-
-    #[inline]
-    fn nr_marked(&self) -> &AtomicU32 {
-        placed("hctx.nr_marked", &self.nr_marked)
-    }
-
-    #[inline]
-    fn dispatch_from(&self) -> &AtomicU32 {
-        placed("hctx.dispatch_from", &self.dispatch_from)
+    /// Names what lies on no line of its own, for rigs. The hardware queue has its place.
+    fn name_places(&self) {
+        self.tags.name_places();
+        place_anew("hctx.dispatch", &self.dispatch);
+        place_anew("hctx.nr_marked", &self.nr_marked);
+        place_anew("hctx.dispatch_from", &self.dispatch_from);
+        place_anew("hctx.flush", &self.flush);
     }
 
     /// Puts a request at the end of the dispatch list.
     pub(crate) fn add_to_dispatch_list(&self, rq: Request<'_>) {
         debug_assert!(rq.body().tag.is_none(), "what waits in front of the scheduler has no tag: {rq:?}");
-        let mut list = self.dispatch().list.lock();
+        let mut list = self.dispatch.list.lock();
         list.push_back(rq, Location::DispatchList);
-        self.dispatch().len.store(list.len() as u32, Ordering::Relaxed);
+        self.dispatch.len.store(list.len() as u32, Ordering::Relaxed);
     }
 
     /// Takes the first request of the dispatch list.
     pub(crate) fn take_from_dispatch_list<'q>(&self, slots: &'q Slots) -> Option<Request<'q>> {
-        let mut list = self.dispatch().list.lock();
+        let mut list = self.dispatch.list.lock();
         let rq = list.pop_front(slots);
-        self.dispatch().len.store(list.len() as u32, Ordering::Relaxed);
+        self.dispatch.len.store(list.len() as u32, Ordering::Relaxed);
         rq
     }
 
     /// How many requests are on the dispatch list. The number may be out of date at once.
     pub(crate) fn nr_dispatch(&self) -> u32 {
-        self.dispatch().len.load(Ordering::Relaxed)
+        self.dispatch.len.load(Ordering::Relaxed)
     }
 
     /// Marks that a thread's software queue holds requests for this hardware queue. Called under the software queue's
@@ -162,7 +151,7 @@ impl HwCtx {
     pub(super) fn mark_ctx(&self, thread: u16) {
         let bit = 1 << (thread % 64);
         if self.ctx_map[usize::from(thread / 64)].fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-            self.nr_marked().fetch_add(1, Ordering::Relaxed);
+            self.nr_marked.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -172,22 +161,22 @@ impl HwCtx {
     pub(super) fn unmark_ctx(&self, thread: u16) {
         let (word, bit) = (&self.ctx_map[usize::from(thread / 64)], 1 << (thread % 64));
         if word.load(Ordering::Relaxed) & bit != 0 {
-            self.nr_marked().fetch_sub(1, Ordering::Relaxed);
+            self.nr_marked.fetch_sub(1, Ordering::Relaxed);
             // Release: a thread that reads the bit as gone reads the count that went down before.
             word.fetch_and(!bit, Ordering::Release);
         }
     }
 
     pub(crate) fn has_marked_ctx(&self) -> bool {
-        self.nr_marked().load(Ordering::Relaxed) > 0
+        self.nr_marked.load(Ordering::Relaxed) > 0
     }
 
     /// The next thread, round-robin, whose software queue holds something for this hardware queue.
     pub(super) fn next_ctx(&self) -> Option<u16> {
-        let from = self.dispatch_from().load(Ordering::Relaxed) as usize;
+        let from = self.dispatch_from.load(Ordering::Relaxed) as usize;
         // Acquire pairs with the Release of `unmark_ctx`.
         let found = next_bit(self.ctx_map.len(), from, |at| self.ctx_map[at].load(Ordering::Acquire))?;
-        self.dispatch_from().store(found as u32 + 1, Ordering::Relaxed);
+        self.dispatch_from.store(found as u32 + 1, Ordering::Relaxed);
         u16::try_from(found).ok()
     }
 }
@@ -220,7 +209,6 @@ pub(crate) struct HwCtxTable {
 impl HwCtxTable {
     pub(in crate::queue) fn new(topology: &Topology) -> Self {
         let layout = Layout::of(topology);
-        // No access to `layout` by its name: the table is still to move to its place in the request queue.
         let table = Self {
             entries: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
             layout: AtomicU64::new(layout.pack()),
@@ -230,25 +218,30 @@ impl HwCtxTable {
         table
     }
 
+    /// Names what lies on no line of its own, for rigs. The queue has its place.
+    pub(in crate::queue) fn name_places(&self) {
+        place_anew("hctx.layout", &self.layout);
+    }
+
     /// Changes the number of queues. Called when nothing is in flight.
     pub(in crate::queue) fn set_layout(&self, layout: Layout) {
         debug_assert!(self.is_idle(), "the number of hardware queues changes while nothing is in flight");
         self.make_entries(layout);
         // Release publishes the queues that were just made to the Acquire of `layout`.
-        placed("hctx.layout", &self.layout).store(layout.pack(), Ordering::Release);
+        self.layout.store(layout.pack(), Ordering::Release);
     }
 
     fn make_entries(&self, layout: Layout) {
         debug_assert!(layout.len() > 0, "a device has a hardware queue");
         for entry in &self.entries[..usize::from(layout.len())] {
-            let _ = entry.get_or_init(|| HwCtx::new(self.depth));
+            entry.get_or_init(|| HwCtx::new(self.depth)).name_places();
         }
     }
 
     #[inline]
     pub(crate) fn layout(&self) -> Layout {
         // Acquire pairs with the Release of `set_layout`.
-        Layout::unpack(placed("hctx.layout", &self.layout).load(Ordering::Acquire))
+        Layout::unpack(self.layout.load(Ordering::Acquire))
     }
 
     #[inline]
@@ -269,7 +262,7 @@ impl HwCtxTable {
 
     /// Whether no tag is out. For assertions.
     pub(in crate::queue) fn is_idle(&self) -> bool {
-        peek(|| self.iter().all(|(_, hctx)| hctx.tags.weight() == 0))
+        self.iter().all(|(_, hctx)| hctx.tags.weight() == 0)
     }
 
     /// Whether each hardware queue has a request on its dispatch list. A request that is chosen then would have to go
@@ -294,7 +287,7 @@ impl HwCtxTable {
     /// For dumps.
     pub(crate) fn show(&self, out: &mut dyn Write) -> fmt::Result {
         for (index, hctx) in self.iter() {
-            let (waiting, running, is_running, data) = hctx.flush().lock().state();
+            let (waiting, running, is_running, data) = hctx.flush.lock().state();
             let [stalled, gave_back] = [&hctx.stalled, &hctx.gave_back].map(|flag| flag.load(Ordering::Relaxed));
             let (dispatch, incoming) = (hctx.nr_dispatch(), hctx.issue.is_pending());
             write!(out, "hctx {index}: dispatch list {dispatch} issue list incoming {incoming} stalled {stalled}")?;

@@ -46,8 +46,8 @@ impl Layout {
 
     /// The hardware queue of a type that a thread's requests go to.
     const fn hctx(self, kind: HctxType, thread: u16) -> u16 {
-        debug_assert!(thread > 0, "the queue itself, number 0, has no hardware queue");
-        debug_assert!(self.nr[kind as usize] > 0, "there are hardware queues of the type");
+        std::debug_assert!(thread > 0, "the queue itself, number 0, has no hardware queue");
+        std::debug_assert!(self.nr[kind as usize] > 0, "there are hardware queues of the type");
         let place = thread - 1;
         match kind {
             HctxType::Default => place % self.nr[0],
@@ -93,7 +93,7 @@ impl Layout {
 
     /// The type of a hardware queue.
     pub(super) const fn kind_of(self, hctx: u16) -> HctxType {
-        debug_assert!(hctx < self.len(), "the hardware queue is one of the layout");
+        std::debug_assert!(hctx < self.len(), "the hardware queue is one of the layout");
         if hctx < self.nr[0] {
             HctxType::Default
         } else if hctx < self.nr[0] + self.nr[1] {
