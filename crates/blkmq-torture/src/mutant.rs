@@ -266,12 +266,6 @@ pub const MUTANTS: &[Mutant] = &[
         found_by: &["livelock: ", "stall: ", "wake: "],
     },
     Mutant {
-        name: "latency-bucket",
-        what: "each latency is counted one bucket too low, so each percentile is too",
-        site: "tokens.bucket",
-        found_by: &["throttle: of the "],
-    },
-    Mutant {
         name: "latency-kind",
         what: "the latencies of all kinds of requests are counted as those of reads",
         site: "tokens.histogram",
@@ -289,12 +283,6 @@ pub const MUTANTS: &[Mutant] = &[
         what: "a limiter learns costs from requests that failed",
         site: "limiter.failed",
         found_by: &["limiter: it was told of"],
-    },
-    Mutant {
-        name: "limiter-zero",
-        what: "a limiter's bound falls to zero, and lets no request go even if nothing is with the device",
-        site: "limiter.least",
-        found_by: &["limiter: ", "livelock: ", "stall: ", "wake: "],
     },
     Mutant {
         name: "limiter-anew",
@@ -337,12 +325,6 @@ pub const MUTANTS: &[Mutant] = &[
         ],
     },
     Mutant {
-        name: "bfq-weight",
-        what: "the weight of a client that gets another one is not applied to its queue",
-        site: "bfq.weight",
-        found_by: &["shares: the queue of client"],
-    },
-    Mutant {
         name: "bfq-group-weight",
         what: "the weight of a group that gets another one is not applied",
         site: "bfq.group_weight",
@@ -353,12 +335,6 @@ pub const MUTANTS: &[Mutant] = &[
         what: "the queue of a client does not follow the client into another group",
         site: "bfq.follow",
         found_by: &["shares: the queue of client"],
-    },
-    Mutant {
-        name: "bfq-split",
-        what: "merged queues are split for a client of which the device still has requests that count in them",
-        site: "bfq.split",
-        found_by: &["what completes was with the device"],
     },
     Mutant {
         name: "bfq-timer",

@@ -219,9 +219,7 @@ impl Bfq {
             return;
         }
         (queue.priority, queue.weight) = (priority, weight);
-        if unless_mutated("bfq.weight") {
-            self.forest.set_weight(queue.entity, weight);
-        }
+        self.forest.set_weight(queue.entity, weight);
         self.forest.set_class(queue.entity, priority.class);
     }
 

@@ -9,7 +9,6 @@ use super::Bfq;
 use super::burst::{INTERVAL, Membership};
 use super::client::SavedState;
 use super::clock::{Ticks, of_ms, ticks};
-use crate::site::unless_mutated;
 use crate::slab::Index;
 use crate::{Class, Time};
 
@@ -254,8 +253,7 @@ impl Bfq {
         let queue = self.queues.get(q);
         let client = self.clients.get(place);
         let id = client.id;
-        let has_passing = client.has_passing() && unless_mutated("bfq.split");
-        if !queue.is_shared || !queue.is_to_split || client.is_merged_for_good || has_passing {
+        if !queue.is_shared || !queue.is_to_split || client.is_merged_for_good || client.has_passing() {
             return q;
         }
         if queue.in_large_burst

@@ -1,8 +1,6 @@
 //! The search for the smallest bound with which throughput stays: bounds are numbered by how often what is usual was
 //! halved, and the range of those that come into question is halved with each trial.
 
-use crate::site::unless_mutated;
-
 /// Reads are faster if they take at most this part of what they took.
 const FASTER: f64 = 0.9;
 
@@ -43,7 +41,7 @@ impl Search {
     }
 
     fn bound(&self) -> u64 {
-        if unless_mutated("limiter.least") { (self.usual >> self.tried).max(1) } else { 0 }
+        (self.usual >> self.tried).max(1)
     }
 
     /// The bound that was tried costs throughput.

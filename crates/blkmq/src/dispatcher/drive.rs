@@ -68,7 +68,7 @@ impl Dispatcher {
         debug_assert!(!self.is_inside(q), "a freeze would wait for a thread that sleeps inside the queue");
         q.live.deferrals.read() != self.deferrals
             || self.saw_quiesced && !q.live.word.load().is_quiesced()
-            || self.was_early(q) && unless_mutated("sleep.planned")
+            || self.was_early(q)
     }
 
     /// Whether a time was planned that had come at this thread's last poll. This thread had no pending event then, and

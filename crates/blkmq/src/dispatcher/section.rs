@@ -13,7 +13,6 @@ use crate::queue::{Domain, Hold, Locking, Queue, ThreadState};
 use crate::request::{Location, RqList};
 use blkmq_sync::liveness::WaiterPresent;
 use blkmq_sync::stack::Chain;
-use blkmq_sync::unless_mutated;
 
 /// The scheduler under its lock. Made and ended by [`Domain::enter`] alone.
 pub(super) struct Section<'q, 's> {
@@ -124,7 +123,7 @@ impl Section<'_, '_> {
     /// reads WAITING as set there, see the counts.
     #[inline]
     pub(super) fn show(&self) {
-        if !self.domain.is_whole() && unless_mutated("split.show") {
+        if !self.domain.is_whole() {
             self.domain.note_waiting(self.hold);
         }
     }

@@ -295,7 +295,6 @@ impl<'q> TokenBatch<'q> {
         if let Some(target) = pools.target(of) {
             for (latency, since) in [(Latency::Total, submitted), (Latency::Io, issued)] {
                 let bucket = Throttle::bucket(target, self.now.since(since));
-                let bucket = if unless_mutated("tokens.bucket") { bucket } else { bucket.saturating_sub(1) };
                 let of = if unless_mutated("tokens.histogram") { of } else { SchedDomain::Read };
                 self.latencies.add(of, latency, bucket, number.into());
             }

@@ -49,7 +49,7 @@ impl Hold {
             self.note_end_of_passing();
             if gate != class && unless_mutated("bypass.class") {
                 self.shut_gate(q);
-            } else if self.gate_client.is_some_and(|client| client != info.client) && unless_mutated("bypass.client") {
+            } else if self.gate_client.is_some_and(|client| client != info.client) {
                 // As when the class changes.
                 *self.until_open = (*self.until_open).max(STEADY);
                 self.shut_gate(q);
@@ -147,7 +147,7 @@ impl Hold {
             self.gate.map_or(Passing::Nobody, |class| scheduler.may_pass(class, client))
         });
         let was = if self.gate_client.is_some() { Passing::Client } else { Passing::All };
-        if passing != was && unless_mutated("bypass.answer") {
+        if passing != was {
             self.shut_gate(q);
             if *self.until_open == 0 {
                 self.open_gate(q);

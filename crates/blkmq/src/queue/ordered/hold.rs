@@ -12,7 +12,7 @@ use crate::queue::limits::pools::Lender;
 use crate::queue::threads::ring;
 use crate::request::{Location, Request};
 use blkmq_sync::atomic::Ordering;
-use blkmq_sync::{Named, Tracked, fetch, unless_mutated};
+use blkmq_sync::{Named, Tracked, fetch};
 
 /// The number of requests of one class that must follow the first before the gate is opened for that class. If the
 /// class changes more often, opening the gate would cost more than it saves.
@@ -413,9 +413,7 @@ impl Hold {
         if self.admits(info, self.most_others(q)) {
             return true;
         }
-        if unless_mutated("reports.admits") {
-            self.take_reports(q, now);
-        }
+        self.take_reports(q, now);
         self.is_admitted_now(q, info)
     }
 

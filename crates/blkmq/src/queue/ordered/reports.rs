@@ -18,7 +18,6 @@ use crate::queue::Queue;
 use crate::queue::threads::ring;
 use crate::request::Request;
 use blkmq_sync::ring::{Record, Ring, Trial};
-use blkmq_sync::unless_mutated;
 
 /// All operations, each at the place of its number.
 const OPS: [Op; 5] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
@@ -154,9 +153,7 @@ impl<'q> ReportBatch<'q> {
             q.pending_events.tell(self.thread);
             tell_all(q, self.now);
         }
-        if unless_mutated("reports.note") {
-            ring.note(pack(report));
-        }
+        ring.note(pack(report));
         self.is_untold = true;
     }
 
@@ -204,8 +201,8 @@ impl<'q> BypassReport<'q> {
     /// Confirms or withdraws the report. `passes`: the gate was still open. Returns whether the requests bypass.
     pub(crate) fn end(self, passes: bool) -> bool {
         let Some(trial) = self.trial else { return passes };
-        if passes || !unless_mutated("reports.withdraw") {
-            return self.ring.confirm(trial) || !unless_mutated("reports.refused");
+        if passes {
+            return self.ring.confirm(trial);
         }
         self.ring.withdraw(trial);
         false
