@@ -14,7 +14,7 @@ use blkmq_vcpu::{Cores, Kernel, LockKind, Random, Smt};
 use blkmq_virtual::Accounting;
 
 use crate::machine::BOTH_PERCENT;
-use crate::primitives::{self, Operation, Rounds};
+use crate::primitives::{self, Operation, Rounds, Task};
 use crate::profile::picoseconds;
 use crate::published::{Counting, Counts, Job, Load, Machine, Profiled, Reason, Row, Section, Unit};
 use crate::scaling::requests_per_s;
@@ -54,21 +54,21 @@ pub struct Predictor {
     /// Before the first seed of each row.
     seed: u64,
     /// Work of its own, by source and case of the row that it was taken from.
-    fitted: Known<(&'static str, String), Picoseconds>,
+    fitted: Memo<(&'static str, String), Picoseconds>,
     /// Nanoseconds of an operation, by what was run. Some figures were published of the same runs.
-    times: Known<(&'static str, &'static str, usize, String), f64>,
+    times: Memo<(&'static str, &'static str, usize, String), f64>,
 }
 
 /// What was found once, or is being found by another thread. `None`: it cannot be found.
 #[derive(Debug)]
-struct Known<K, V>(Mutex<BTreeMap<K, Arc<OnceLock<Option<V>>>>>);
+struct Memo<K, V>(Mutex<BTreeMap<K, Arc<OnceLock<Option<V>>>>>);
 
-impl<K: Ord, V: Copy> Known<K, V> {
+impl<K: Ord, V: Copy> Memo<K, V> {
     const fn new() -> Self {
         Self(Mutex::new(BTreeMap::new()))
     }
 
-    fn get(&self, key: K, find: impl FnOnce() -> Option<V>) -> Option<V> {
+    fn get_or_find(&self, key: K, find: impl FnOnce() -> Option<V>) -> Option<V> {
         let place = Arc::clone(self.0.lock().expect("no thread panics with it").entry(key).or_default());
         *place.get_or_init(find)
     }
@@ -84,7 +84,7 @@ impl Predictor {
     /// The model with a seed, from which everything follows.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let (fitted, times) = (Known::new(), Known::new());
+        let (fitted, times) = (Memo::new(), Memo::new());
         Self { seed: seed.saturating_sub(1).saturating_mul(APART), fitted, times }
     }
 
@@ -93,11 +93,14 @@ impl Predictor {
     pub fn value(&self, row: &Row, rows: &[Row]) -> Option<f64> {
         let cores = cores_of(row.machine)?;
         let own = match base(row, rows) {
-            Some(base) => self.fitted(base, rows, &cores)?,
+            Some(base) => {
+                let key = (base.source, base.case.clone());
+                self.fitted.get_or_find(key, || self.fit(base, rows, &cores))?
+            }
             None => 0,
         };
         let run = (row.source, row.machine.key, row.threads, format!("{:?}", row.load));
-        let ns = self.times.get(run, || self.measure(row, rows, &cores, own))?;
+        let ns = self.times.get_or_find(run, || self.measure(row, rows, &cores, own))?;
         let threads = row.threads as f64;
         Some(match row.unit {
             Unit::NsPerOp => ns,
@@ -108,10 +111,6 @@ impl Predictor {
     }
 
     /// The work of its own that lets the model say of a row of one thread what was published.
-    fn fitted(&self, base: &Row, rows: &[Row], cores: &Cores) -> Option<Picoseconds> {
-        self.fitted.get((base.source, base.case.clone()), || self.fit(base, rows, cores))
-    }
-
     fn fit(&self, base: &Row, rows: &[Row], cores: &Cores) -> Option<Picoseconds> {
         let published = match base.unit {
             Unit::NsPerOp | Unit::ThreadNsPerOp => base.published,
@@ -228,15 +227,20 @@ fn measure(row: &Row, rows: &[Row], cores: &Cores, own: Picoseconds, seed: u64) 
         Load::SmallLocks { design, asked } => {
             Some(primitives::small_locks(&rounds, *design, *asked, own) / threads as f64)
         }
-        Load::PriorityQueue { design, items } => primitives::priority_queue(&rounds, *design, *items, threads, own),
-        Load::ProducersConsumers { design, producers, consumers } => {
-            primitives::apart(&rounds, *design, [*producers, *consumers])
+        Load::PriorityQueue { design, items } => {
+            primitives::priority_queue(&rounds, *design, *items, threads, own, Task::InTurn(0))
         }
-        Load::Pairs { design } => primitives::pairs(&rounds, *design, threads, own / 2),
+        Load::ProducersConsumers { design, producers, .. } => {
+            primitives::priority_queue(&rounds, *design, 0, threads_of(row), 0, Task::Apart(*producers))
+        }
+        Load::Pairs { design } => {
+            let ns = primitives::priority_queue(&rounds, *design, 64, threads, 0, Task::InTurn(own / 2))?;
+            Some(2.0 * ns)
+        }
         Load::Counter { design } => primitives::counter(&rounds, *design, threads),
         Load::WillItScale { benchmark, locks } => {
             let one_ns = 1e9 / base(row, rows)?.published;
-            let Section { holds, held_ns, .. } = benchmark.section()?;
+            let Section { holds, held_ns } = benchmark.section()?;
             // Of the time that the lock was held with many threads, one transfer is that of the lines, which a core
             // fetches together. And one thread holds it for half of its time at most.
             let far_ns = rounds.cores.distances.between(0, (row.machine.sockets - 1) * row.machine.cores) as f64 / 1e3;
@@ -276,12 +280,13 @@ fn ns_of(load: &crate::Load, threads: usize, setting: &Setting) -> Option<f64> {
 
 /// The load of a published job, for any number of threads.
 fn load_of(job: Job) -> crate::Load {
-    let operations = match job {
-        Job::Icpe24 => "rw=randread\nbs=4k",
-        Job::Scaling32x4 | Job::Scaling1x128 => "rw=randread\nbs=512",
-        Job::Batch16x32 => "rw=randwrite\nbs=4k",
+    let (operations, depth, batch) = match job {
+        Job::Icpe24 => ("rw=randread\nbs=4k", 128, 1),
+        Job::Scaling32x4 => ("rw=randread\nbs=512", 4, 4),
+        Job::Scaling1x128 => ("rw=randread\nbs=512", 128, 4),
+        Job::Batch16x32 => ("rw=randwrite\nbs=4k", 32, 8),
     };
-    crate::Load::closed_loop(operations, job.depth(), job.batch())
+    crate::Load::closed_loop(operations, depth, batch)
 }
 
 #[cfg(test)]

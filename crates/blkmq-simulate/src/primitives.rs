@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use blkmq_vcpu::schedule::Uniform;
-use blkmq_vcpu::{Cores, Ended, LockKind, Options, Random, place_at, run, thread, time, work};
+use blkmq_vcpu::{Cores, Ended, LockKind, Options, Random, place_at, run, sync, thread, time, work};
 
 pub(crate) use counters::counter;
-pub(crate) use heap::{apart, pairs, priority_queue};
+pub(crate) use heap::{Task, priority_queue};
 pub(crate) use sections::{Operation, sections};
 pub(crate) use small_locks::small_locks;
 
@@ -60,6 +60,28 @@ struct Progress {
     done: AtomicU64,
     begun: AtomicU64,
     ended: AtomicU64,
+}
+
+/// Each thread acts on `shared` again and again, by its number. Every round counts.
+fn each_acts<T: Send + Sync + 'static>(
+    shared: sync::Arc<T>,
+    act: impl Fn(&T, usize) + Clone + Send + 'static,
+) -> MakeRound {
+    Box::new(move |me| {
+        let (shared, act) = (shared.clone(), act.clone());
+        Box::new(move || {
+            act(&shared, me);
+            true
+        })
+    })
+}
+
+/// Adds one by compare-exchange.
+fn add_by_cas(number: &sync::atomic::AtomicU64) {
+    let mut seen = number.load(Ordering::Relaxed);
+    while let Err(now) = number.compare_exchange(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed) {
+        seen = now;
+    }
 }
 
 impl Rounds {

@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use crate::load::Load;
 use crate::point::{Setting, measure};
-use crate::tally::Tally;
+use crate::tally::{Tally, Thread};
 
 /// What a load came to with so many threads. All of it is modelled.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Row {
     /// The threads.
     pub threads: usize,
@@ -130,6 +130,7 @@ fn told(tally: Tally, threads: usize, setting: &Setting, none: Option<f64>) -> R
     let passes_by = setting.scheduler != "none" && setting.bypasses();
     let queues_ns = tally.ns.max(1) as f64 * setting.devices as f64;
     let wakeups = tally.stats.wakeups.by_cause();
+    let of_thread = |thread: &Thread| Summary::of(thread.latencies.iter().map(|(ns, _)| *ns).collect());
     Row {
         threads,
         requests_per_s,
@@ -148,9 +149,9 @@ fn told(tally: Tally, threads: usize, setting: &Setting, none: Option<f64>) -> R
         gate_shut_share: passes_by.then(|| tally.stats.gate.shut_ns as f64 / queues_ns),
         wakeups_per_request: wakeups.map(|(name, woken)| (name, woken as f64 / operations)).into(),
         combining_share: tally.shares(),
-        threads_ns: tally.threads.iter().map(|thread| Summary::of(thread.latencies_ns())).collect(),
-        combining_ns: Summary::of(tally.combining_ns()),
-        others_ns: Summary::of(tally.others_ns()),
+        threads_ns: tally.threads.iter().map(of_thread).collect(),
+        combining_ns: Summary::of(tally.latencies_ns(true)),
+        others_ns: Summary::of(tally.latencies_ns(false)),
         batch: Summary::of(tally.batches),
         hold_ns: Summary::of(tally.hold_ns),
         staged_ns: Summary::of(tally.staged_ns),

@@ -42,16 +42,9 @@ pub(crate) struct Thread {
     in_hold: u64,
     /// When it got the scheduler's lock, while it has the lock.
     holds_since: Option<u64>,
-    /// How long its operations took during which it took over other threads' requests, and how long others.
-    combining_ns: Vec<u64>,
-    others_ns: Vec<u64>,
-}
-
-impl Thread {
-    /// How long its measured operations took, in nanoseconds.
-    pub(crate) fn latencies_ns(&self) -> Vec<u64> {
-        [&self.combining_ns[..], &self.others_ns].concat()
-    }
+    /// How long its measured operations took, in nanoseconds, and whether it took over other threads' requests
+    /// meanwhile.
+    pub(crate) latencies: Vec<(u64, bool)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -230,8 +223,7 @@ pub(crate) fn done(since: u64, taken_over: u64) {
         tally.completed += 1;
         if tally.phase == Phase::Measuring {
             let thread = &mut tally.threads[usize::from(cpu())];
-            let has_combined = thread.taken_over > taken_over;
-            if has_combined { &mut thread.combining_ns } else { &mut thread.others_ns }.push(now.saturating_sub(since));
+            thread.latencies.push((now.saturating_sub(since), thread.taken_over > taken_over));
         }
         match tally.phase {
             Phase::Before => tally.completed >= tally.plan.warm && now >= tally.plan.warm_ns,
@@ -271,14 +263,11 @@ impl Tally {
         }
     }
 
-    /// How long operations took, in nanoseconds, whose submitters took over other threads' requests meanwhile.
-    pub(crate) fn combining_ns(&self) -> Vec<u64> {
-        self.threads.iter().flat_map(|thread| &thread.combining_ns).copied().collect()
-    }
-
-    /// How long other operations took, in nanoseconds.
-    pub(crate) fn others_ns(&self) -> Vec<u64> {
-        self.threads.iter().flat_map(|thread| &thread.others_ns).copied().collect()
+    /// How long operations took, in nanoseconds, whose submitters took over other threads' requests meanwhile, or did
+    /// not.
+    pub(crate) fn latencies_ns(&self, has_combined: bool) -> Vec<u64> {
+        let all = self.threads.iter().flat_map(|thread| &thread.latencies);
+        all.filter(|(_, combined)| *combined == has_combined).map(|(ns, _)| *ns).collect()
     }
 
     /// The share of each thread in the requests that were taken over for other threads.

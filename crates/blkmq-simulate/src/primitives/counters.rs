@@ -4,7 +4,7 @@ use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering};
 use blkmq_vcpu::sync::{Arc, Condvar, Mutex};
 use blkmq_vcpu::{LockKind, place_at};
 
-use super::{MakeRound, OnLine, Rounds};
+use super::{MakeRound, OnLine, Rounds, add_by_cas, each_acts};
 use crate::published::CounterDesign;
 
 /// A counter, alone or under a lock.
@@ -19,52 +19,19 @@ fn add(count: &Count) {
 pub(crate) fn counter(rounds: &Rounds, design: CounterDesign, threads: usize) -> Option<f64> {
     let locks = if design == CounterDesign::Ticket { LockKind::Ticket } else { LockKind::Futex };
     let make: fn() -> MakeRound = match design {
-        CounterDesign::Add => || {
-            let count = counted();
-            Box::new(move |_| {
-                let count = Arc::clone(&count);
-                Box::new(move || {
-                    count.0.fetch_add(1, Ordering::Relaxed);
-                    true
-                })
-            })
-        },
-        CounterDesign::Cas => || {
-            let count = counted();
-            Box::new(move |_| {
-                let count = Arc::clone(&count);
-                Box::new(move || {
-                    let mut seen = count.0.load(Ordering::Relaxed);
-                    while let Err(now) = count.0.compare_exchange(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed)
-                    {
-                        seen = now;
-                    }
-                    true
-                })
-            })
-        },
+        CounterDesign::Add => || each_acts(counted(), |count, _| _ = count.0.fetch_add(1, Ordering::Relaxed)),
+        CounterDesign::Cas => || each_acts(counted(), |count, _| add_by_cas(&count.0)),
         CounterDesign::Mutex | CounterDesign::Ticket => || {
             let lock = Arc::new(OnLine::<Mutex<Count>>::default());
             place_at("lock.word", &lock.0);
             place_at("count", &*lock.0.lock().expect("it does not poison"));
-            Box::new(move |_| {
-                let lock = Arc::clone(&lock);
-                Box::new(move || {
-                    add(&lock.0.lock().expect("it does not poison"));
-                    true
-                })
-            })
+            each_acts(lock, |lock, _| add(&lock.0.lock().expect("it does not poison")))
         },
         CounterDesign::Fifo => || {
-            let lock = Fifo::new();
-            Box::new(move |me| {
-                let lock = Arc::clone(&lock);
-                Box::new(move || {
-                    lock.take(me);
-                    add(&lock.count);
-                    lock.let_go();
-                    true
-                })
+            each_acts(Fifo::new(), |lock, me| {
+                lock.take(me);
+                add(&lock.count);
+                lock.let_go();
             })
         },
         CounterDesign::PauseSpin => return None,

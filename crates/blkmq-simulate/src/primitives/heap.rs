@@ -149,15 +149,16 @@ impl Queue {
 
 /// What the threads of a benchmark do.
 #[derive(Debug, Clone, Copy)]
-enum Task {
+pub(crate) enum Task {
     /// Each pushes and pops in turn, and does other work behind each of them for so long. An operation counts.
     InTurn(Picoseconds),
     /// So many push, and the others pop. What was popped counts.
     Apart(usize),
 }
 
-/// How long all threads take for an operation, in nanoseconds. `None`: that design is not modelled.
-fn measure(
+/// How long all threads take for what counts, in nanoseconds, at a queue that has so many items at first. `inside`: what
+/// an operation takes beside its accesses to lines. `None`: that design is not modelled.
+pub(crate) fn priority_queue(
     rounds: &Rounds,
     design: QueueDesign,
     items: usize,
@@ -192,29 +193,6 @@ fn measure(
             }
         })
     }))
-}
-
-/// Nanoseconds of all threads for an operation, where each pushes and pops in turn. `inside`: what an operation takes
-/// beside its accesses to lines.
-pub(crate) fn priority_queue(
-    rounds: &Rounds,
-    design: QueueDesign,
-    items: usize,
-    threads: usize,
-    inside: Picoseconds,
-) -> Option<f64> {
-    measure(rounds, design, items, threads, inside, Task::InTurn(0))
-}
-
-/// Nanoseconds of all threads for a push and a pop, with work behind each of them.
-pub(crate) fn pairs(rounds: &Rounds, design: QueueDesign, threads: usize, outside: Picoseconds) -> Option<f64> {
-    measure(rounds, design, 64, threads, 0, Task::InTurn(outside)).map(|ns| 2.0 * ns)
-}
-
-/// Nanoseconds for a push and a pop, where some threads only push and the others only pop a queue that is empty at
-/// first.
-pub(crate) fn apart(rounds: &Rounds, design: QueueDesign, [producers, consumers]: [usize; 2]) -> Option<f64> {
-    measure(rounds, design, 0, producers + consumers, 0, Task::Apart(producers))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use blkmq_vcpu::sync::{Arc, Mutex};
 use blkmq_vcpu::{LockKind, place_at, together, work};
 
 use super::combining::Chained;
-use super::{OnLine, Round, Rounds};
+use super::{OnLine, Rounds, each_acts};
 use crate::published::KernelLocks;
 
 /// Lines that the lock protects and that each holder changes.
@@ -56,27 +56,23 @@ impl Lines {
 pub(crate) fn sections(rounds: &Rounds, locks: KernelLocks, operation: Operation, threads: usize) -> f64 {
     rounds.with_locks(LockKind::Queued).ns_per_round(threads, move || {
         let lines = Arc::new(Lines::new(threads));
-        let hold: Arc<dyn Fn(usize) + Send + Sync> = match locks {
+        let hold: Box<dyn Fn(usize) + Send + Sync> = match locks {
             KernelLocks::Queued => {
                 let lock = Arc::new(OnLine::<Mutex<()>>::default());
                 place_at("lock.word", &lock.0);
-                Arc::new(move |me| {
+                Box::new(move |me| {
                     let _held = lock.0.lock().expect("it does not poison");
                     lines.section(me, operation.inside);
                 })
             }
             KernelLocks::Combining => {
                 let lock = Chained::new(threads, true);
-                Arc::new(move |me| lock.run(me, |thread| lines.section(thread, operation.inside), OTHER))
+                Box::new(move |me| lock.run(me, |thread| lines.section(thread, operation.inside), OTHER))
             }
         };
-        Box::new(move |me| -> Round {
-            let hold = hold.clone();
-            Box::new(move || {
-                (0..operation.holds).for_each(|_| hold(me));
-                work(operation.outside);
-                true
-            })
+        each_acts(Arc::new(hold), move |hold, me| {
+            (0..operation.holds).for_each(|_| hold(me));
+            work(operation.outside);
         })
     })
 }

@@ -7,7 +7,7 @@ use blkmq_vcpu::{LockKind, place_at, together, work};
 
 use super::combining::Chained;
 use super::flat::Flat;
-use super::{OnLine, Round, Rounds};
+use super::{OnLine, Round, Rounds, add_by_cas};
 use crate::published::LockDesign;
 
 /// What a holder does to take over the section of another thread: to call it, and to pass its result on.
@@ -90,11 +90,6 @@ fn freely(design: LockDesign, number: &AtomicU64) {
     match design {
         LockDesign::Add => _ = number.fetch_add(1, Ordering::Relaxed),
         LockDesign::Xor => _ = number.fetch_xor(1, Ordering::Relaxed),
-        _ => {
-            let mut seen = number.load(Ordering::Relaxed);
-            while let Err(now) = number.compare_exchange(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed) {
-                seen = now;
-            }
-        }
+        _ => add_by_cas(number),
     }
 }

@@ -13,47 +13,25 @@ const NAMED: usize = 3;
 /// Where the columns of the band come in.
 const AT_BAND: usize = 2;
 
-const HEAD: [&str; 18] = [
-    "threads",
-    "req/s",
-    "/none",
-    "wait %",
-    "idle %",
-    "lines/req",
-    "passed %",
-    "left %",
-    "batch",
-    "p99",
-    "left us",
-    "p99",
-    "one's %",
-    "p99 us: combiners, others",
-    "req/hold",
-    "hold ns",
-    "gate shut %",
-    "woken, per request",
-];
-
 /// The table, with its head. If points have several runs, it has columns for the lowest and the highest rate.
 pub(super) fn table(points: &[Point]) -> Vec<Vec<String>> {
-    let mut head = HEAD.map(str::to_owned).to_vec();
-    head.push("lines that move most, per request".to_owned());
     let has_band = points.iter().any(|point| point.band.runs > 1);
+    let mut head = cells(&Row::default()).map(|(title, _)| title.to_owned()).to_vec();
     if has_band {
         head.splice(AT_BAND..AT_BAND, ["lowest", "highest"].map(str::to_owned));
     }
     let rows = points.iter().flat_map(|point| point.rows().map(move |(name, row)| (point, name, row)));
-    let cells = |(point, name, row): (&Point, &str, &Row)| {
-        let mut cells = cells(row);
+    let line = |(point, name, row): (&Point, &str, &Row)| {
+        let mut line = cells(row).map(|(_, cell)| cell).to_vec();
         if has_band {
-            cells.splice(AT_BAND..AT_BAND, point.band.requests_per_s.map(short));
+            line.splice(AT_BAND..AT_BAND, point.band.requests_per_s.map(short));
         }
         if matches!(point.shown, Shown::Ends { .. }) {
-            cells[0] = format!("{} {name}", cells[0]);
+            line[0] = format!("{} {name}", line[0]);
         }
-        cells
+        line
     };
-    std::iter::once(head).chain(rows.map(cells)).collect()
+    std::iter::once(head).chain(rows.map(line)).collect()
 }
 
 /// The names and values of a row's map, the largest value first.
@@ -63,7 +41,8 @@ fn largest_first(values: &BTreeMap<&'static str, f64>) -> Vec<(&'static str, f64
     values
 }
 
-fn cells(row: &Row) -> Vec<String> {
+/// The cells of a row, each behind the title of its column.
+fn cells(row: &Row) -> [(&'static str, String); 19] {
     let percent = |share: f64| format!("{:.1}", 100.0 * share);
     let or_none = |of: &Summary, text: String| if of.count == 0 { "-".to_owned() } else { text };
     let most = row.combining_share.iter().copied().fold(0.0, f64::max);
@@ -71,30 +50,27 @@ fn cells(row: &Row) -> Vec<String> {
     let woken: Vec<String> = woken.map(|(name, woken)| format!("{name} {woken:.3}")).collect();
     let lines = largest_first(&row.lines_per_request);
     let named: Vec<String> = lines.iter().take(NAMED).map(|(name, moved)| format!("{name} {moved:.2}")).collect();
-    vec![
-        row.threads.to_string(),
-        short(row.requests_per_s),
-        format!("{:.3}", row.ratio_to_none),
-        percent(row.wait_share),
-        percent(row.idle_share),
-        format!("{:.2}", lines.iter().fold(0.0, |sum, (_, moved)| sum + moved)),
-        percent(row.bypassed),
-        percent(row.staged),
-        or_none(&row.batch, format!("{:.1}", row.batch.mean)),
-        or_none(&row.batch, row.batch.p99.to_string()),
-        or_none(&row.staged_ns, us(row.staged_ns.mean as u64)),
-        or_none(&row.staged_ns, us(row.staged_ns.p99)),
-        or_none(&row.staged_ns, percent(most)),
-        format!(
-            "{}, {}",
-            or_none(&row.combining_ns, us(row.combining_ns.p99)),
-            or_none(&row.others_ns, us(row.others_ns.p99))
-        ),
-        or_none(&row.hold_ns, format!("{:.1}", row.requests_per_hold)),
-        or_none(&row.hold_ns, format!("{:.0}", row.hold_ns.mean)),
-        row.gate_shut_share.map_or_else(|| "-".to_owned(), percent),
-        if woken.is_empty() { "-".to_owned() } else { woken.join(", ") },
-        named.join(", "),
+    let [combining, others] = [&row.combining_ns, &row.others_ns].map(|of| or_none(of, us(of.p99)));
+    [
+        ("threads", row.threads.to_string()),
+        ("req/s", short(row.requests_per_s)),
+        ("/none", format!("{:.3}", row.ratio_to_none)),
+        ("wait %", percent(row.wait_share)),
+        ("idle %", percent(row.idle_share)),
+        ("lines/req", format!("{:.2}", lines.iter().fold(0.0, |sum, (_, moved)| sum + moved))),
+        ("passed %", percent(row.bypassed)),
+        ("left %", percent(row.staged)),
+        ("batch", or_none(&row.batch, format!("{:.1}", row.batch.mean))),
+        ("p99", or_none(&row.batch, row.batch.p99.to_string())),
+        ("left us", or_none(&row.staged_ns, us(row.staged_ns.mean as u64))),
+        ("p99", or_none(&row.staged_ns, us(row.staged_ns.p99))),
+        ("one's %", or_none(&row.staged_ns, percent(most))),
+        ("p99 us: combiners, others", format!("{combining}, {others}")),
+        ("req/hold", or_none(&row.hold_ns, format!("{:.1}", row.requests_per_hold))),
+        ("hold ns", or_none(&row.hold_ns, format!("{:.0}", row.hold_ns.mean))),
+        ("gate shut %", row.gate_shut_share.map_or_else(|| "-".to_owned(), percent)),
+        ("woken, per request", if woken.is_empty() { "-".to_owned() } else { woken.join(", ") }),
+        ("lines that move most, per request", named.join(", ")),
     ]
 }
 

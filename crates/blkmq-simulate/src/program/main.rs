@@ -3,6 +3,7 @@
 mod curves;
 mod native;
 mod output;
+mod parallel;
 mod scaling;
 mod threads;
 mod validate;

@@ -2,8 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::sync::atomic::AtomicBool;
 
 use blkmq_program::page::Page;
 use blkmq_program::render::short;
@@ -13,11 +12,11 @@ use blkmq_simulate::{Load, Machine, Setting};
 use blkmq_vcpu::{Cores, LockKind};
 use blkmq_virtual::{Accounting, Locking, scheduler_names};
 use blkmq_workbench::{JobFile, Mode, System, TextError};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 
 use super::output::Output;
-use super::{curves, threads};
+use super::{curves, parallel, threads};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,14 +61,15 @@ pub(super) struct Scaling {
     locking: Locking,
     /// Whether requests may pass a scheduler in which nothing waits: on or off [default: on with the locking
     /// combining, else off].
-    #[arg(long, value_name = "on|off", value_parser = switch)]
+    #[arg(long, value_name = "on|off", value_parser = one_of(&[("on", true), ("off", false), ("1", true), ("0", false)]))]
     bypass: Option<bool>,
     /// How the statistics know what is in flight: per-thread or shared.
-    #[arg(long, value_name = "HOW", default_value = "per-thread", value_parser = accounting)]
+    #[arg(long, value_name = "HOW", default_value = "per-thread", value_parser = one_of(&ACCOUNTINGS))]
     accounting: Accounting,
-    /// As which locks those of the block layer behave: std's, the kernel's queued spinlocks, or ticket locks.
-    #[arg(long, value_name = "LOCK", default_value = "futex")]
-    lock: Lock,
+    /// As which locks those of the block layer behave: as std's (futex), as the kernel's queued spinlocks (queued), or as
+    /// ticket locks (ticket).
+    #[arg(long, value_name = "LOCK", default_value = "futex", value_parser = one_of(&LOCKS))]
+    lock: LockKind,
     /// Work of each thread for each request, beside that of the block layer, in nanoseconds: another stack's system
     /// calls and driver.
     #[arg(long, value_name = "NS", default_value = "0", value_parser = clap::value_parser!(u64).range(..=1_000_000))]
@@ -98,27 +98,19 @@ pub(super) struct Scaling {
     report: Option<PathBuf>,
 }
 
-fn accounting(text: &str) -> Result<Accounting, String> {
-    let all = [Accounting::PerThread, Accounting::Shared];
-    let found = all.into_iter().find(|accounting| accounting.name() == text);
-    found.ok_or_else(|| format!("'{text}' is not accepted; accepted: {}", all.map(Accounting::name).join(", ")))
-}
+const ACCOUNTINGS: [(&str, Accounting); 2] = [("per-thread", Accounting::PerThread), ("shared", Accounting::Shared)];
 
-/// The locks by their names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Lock {
-    Futex,
-    Queued,
-    Ticket,
-}
+const LOCKS: [(&str, LockKind); 3] =
+    [("futex", LockKind::Futex), ("queued", LockKind::Queued), ("ticket", LockKind::Ticket)];
 
-impl From<Lock> for LockKind {
-    fn from(lock: Lock) -> Self {
-        match lock {
-            Lock::Futex => Self::Futex,
-            Lock::Queued => Self::Queued,
-            Lock::Ticket => Self::Ticket,
-        }
+/// Reads a name of this table.
+fn one_of<T: Copy + Send + Sync>(
+    all: &'static [(&'static str, T)],
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync {
+    move |text| {
+        let found = all.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+        let names = || all.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        found.ok_or_else(|| format!("'{text}' is not accepted; accepted: {}", names()))
     }
 }
 
@@ -136,15 +128,6 @@ fn machines() -> String {
 fn locking_help() -> String {
     let names = Locking::ALL.map(|locking| locking.to_string()).join(", ");
     format!("How threads share the scheduler: {names}")
-}
-
-/// Reads `on` or `off`; also `1` and `0`, as other commands have it.
-fn switch(text: &str) -> Result<bool, String> {
-    match text {
-        "on" | "1" => Ok(true),
-        "off" | "0" => Ok(false),
-        _ => Err(format!("'{text}' is not accepted; accepted: on, off")),
-    }
 }
 
 /// What is printed as JSON.
@@ -247,7 +230,7 @@ impl Scaling {
     }
 
     fn setting(&self, cores: Cores, seed: u64) -> Setting {
-        let cores = Cores { locks: self.lock.into(), ..cores };
+        let cores = Cores { locks: self.lock, ..cores };
         Setting {
             accounting: self.accounting,
             scheduler: self.scheduler.clone(),
@@ -303,26 +286,9 @@ fn rows(
     by_bounds: bool,
     stop: &AtomicBool,
 ) -> Result<Vec<Point>, Failure> {
-    let mut found = Vec::new();
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    for some in threads.chunks(cores) {
-        if stop.load(Ordering::Relaxed) {
-            break;
-        }
-        let points: Vec<_> = thread::scope(|scope| {
-            let run = |threads: &usize| {
-                let threads = *threads;
-                scope.spawn(move || Point::of(load, threads, settings, by_bounds))
-            };
-            let running: Vec<_> = some.iter().map(run).collect();
-            let or_panic = |joined: thread::Result<_>| joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            running.into_iter().map(|point| or_panic(point.join())).collect()
-        });
-        for point in points {
-            found.push(point.map_err(|error| Failure::Input(format!("simulate scaling: {error}")))?);
-        }
-    }
-    Ok(found)
+    let run = |threads: &usize| Point::of(load, *threads, settings, by_bounds);
+    let points = parallel::map(threads, stop, run).into_iter().collect::<Result<_, _>>();
+    points.map_err(|error| Failure::Input(format!("simulate scaling: {error}")))
 }
 
 const MODELLED: &str = "Every figure on this page is modelled: the code of the block layer ran on virtual CPUs, whose \

@@ -2,9 +2,6 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use blkmq_program::{Failure, interrupt};
 use blkmq_simulate::Predictor;
@@ -14,6 +11,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 
 use super::output::Output;
+use super::parallel;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,8 +45,13 @@ impl Validate {
         let is_wanted = |row: &Row| self.source.is_empty() || self.source.iter().any(|source| source == row.source);
         let rows: Vec<Row> = rows().into_iter().filter(is_wanted).collect();
         let output = Output::open(self.json.as_ref())?;
-        let Some(values) = predict(&rows, self.seed) else { return Err(interrupt::failure("simulate validate")) };
-        let mut values = rows.iter().zip(values).filter(|(row, _)| row.is_point()).map(|(_, value)| value);
+        let predictor = Predictor::new(self.seed);
+        let points: Vec<&Row> = rows.iter().filter(|row| row.is_point()).collect();
+        let values = parallel::map(&points, &interrupt::flag(), |row| predictor.value(row, &rows));
+        if values.len() < points.len() {
+            return Err(interrupt::failure("simulate validate"));
+        }
+        let mut values = values.into_iter();
         let comparison = compare(&rows, |_| values.next().flatten());
         output.write(&comparison, out, |out| comparison.lines().iter().try_for_each(|line| writeln!(out, "{line}")))?;
         match comparison.failures().len() {
@@ -57,26 +60,4 @@ impl Validate {
             some => Err(Failure::Running(format!("simulate validate: the model is off in {some} things"))),
         }
     }
-}
-
-/// What the model says of each row. `None`: it was interrupted.
-fn predict(rows: &[Row], seed: u64) -> Option<Vec<Option<f64>>> {
-    let (next, values) = (AtomicUsize::new(0), Mutex::new(vec![None; rows.len()]));
-    let stop = interrupt::flag();
-    let predictor = Predictor::new(seed);
-    let work = || {
-        loop {
-            // Publishes nothing: each number is taken once, and the values are behind a lock.
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(row) = rows.get(number).filter(|_| !stop.load(Ordering::Relaxed)) else { return };
-            let value = if row.is_point() { predictor.value(row, rows) } else { None };
-            values.lock().expect("no worker panics with it")[number] = value;
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(work);
-        }
-    });
-    (!stop.load(Ordering::Relaxed)).then(|| values.into_inner().expect("no worker panicked"))
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Load {
     /// folly's SmallLocksBenchmark. A thread goes round: a section that writes [`LockDesign::lines`] lines and does
-    /// nothing else, then [`Load::EMPTY_ROUNDS`] rounds of an empty loop. All CPUs of the machine take part, or as many
+    /// nothing else, then 1000 rounds of an empty loop. All CPUs of the machine take part, or as many
     /// threads as were asked for if those are more, and no thread is bound to a CPU. They share `running / asked`
     /// locks, rounded down: thread t uses the one of number t modulo that. Each lock's lines are its own.
     SmallLocks {
@@ -34,7 +34,7 @@ pub enum Load {
         /// The threads that pop.
         consumers: usize,
     },
-    /// folly's benchmark of its flat combining queue: a thread pushes, does [`Load::WORK_ROUNDS`] rounds of an
+    /// folly's benchmark of its flat combining queue: a thread pushes, does 1000 rounds of an
     /// addition, pops, and does them again. There are 64 numbers of 4 bytes in the queue.
     Pairs {
         /// The queue.
@@ -76,41 +76,16 @@ pub enum Load {
 }
 
 impl Load {
-    /// The rounds of an empty loop between two sections of [`Load::SmallLocks`].
-    pub const EMPTY_ROUNDS: usize = 1000;
-    /// The additions after each operation of [`Load::Pairs`].
-    pub const WORK_ROUNDS: usize = 1000;
-
     /// Whether it is a lock, a counter or a queue by itself, and not a part of Linux.
     #[must_use]
     pub const fn is_primitive(&self) -> bool {
-        match self {
-            Self::SmallLocks { .. }
-            | Self::PriorityQueue { .. }
-            | Self::ProducersConsumers { .. }
-            | Self::Pairs { .. }
-            | Self::Counter { .. } => true,
-            Self::WillItScale { .. } | Self::BlockLayer { .. } | Self::InFlight { .. } => false,
-        }
+        !matches!(self, Self::WillItScale { .. } | Self::BlockLayer { .. } | Self::InFlight { .. })
     }
 
     /// Whether its threads are bound to no CPU.
     #[must_use]
     pub const fn is_anywhere(&self) -> bool {
-        match self {
-            Self::SmallLocks { .. }
-            | Self::PriorityQueue { .. }
-            | Self::ProducersConsumers { .. }
-            | Self::Pairs { .. } => true,
-            Self::Counter { .. } | Self::WillItScale { .. } | Self::BlockLayer { .. } | Self::InFlight { .. } => false,
-        }
-    }
-
-    /// How many threads of [`Load::SmallLocks`] are at the fullest lock on a machine of so many CPUs.
-    #[must_use]
-    pub const fn at_the_fullest_lock(asked: usize, cpus: usize) -> usize {
-        let running = if asked > cpus { asked } else { cpus };
-        running.div_ceil(running / asked)
+        self.is_primitive() && !matches!(self, Self::Counter { .. })
     }
 }
 
@@ -207,37 +182,32 @@ pub enum Benchmark {
 /// How an operation of a benchmark holds the lock that limits it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Section {
-    /// Whether waiters sleep at last, and do not only spin.
-    pub is_sleeping: bool,
     /// How often an operation takes it to write.
     pub holds: u32,
     /// How long it is held at a time, in nanoseconds, as a kernel that keeps statistics of locks measured with 94
     /// threads. The lines that come from other CPUs are within it, and the statistics too, so it is an upper bound.
     pub held_ns: f64,
-    /// How often an operation then holds it to read, and for how long. Another thread may read at the same time.
-    pub reads: Option<(u32, f64)>,
 }
 
 impl Benchmark {
     /// The lock that limits it: of the descriptors of the process (`dup1`, `open1`), of the locks of the file
     /// (`lock2`), of the memory of the process (`mmap1`, `malloc1`), or of the file (`writeseek2`). `None`: the others,
-    /// of which that was not published or no lock limits them.
+    /// of which that was not published or no lock limits them. The lock of the memory is held to read as well, for
+    /// 4160 ns once by `mmap1` and for 47230 ns twice by `malloc1`, which is not modelled.
     ///
     /// From rs3lab/TCLocks, branch fds, doc/results/srv10/will-it-scale/stock-lock-stat-96, commit fa63377.
     #[must_use]
     pub const fn section(self) -> Option<Section> {
-        let (is_sleeping, holds, held_ns, reads) = match self {
-            Self::Dup1 => (false, 2, 250.0, None),
-            Self::Open1 => (false, 2, 210.0, None),
-            Self::Lock2 => (false, 1, 310.0, None),
-            // To unmap is to write first, and to go on as a reader.
-            Self::Mmap1 => (true, 2, 5_580.0, Some((1, 4_160.0))),
-            // And the page that is touched is a fault, which reads.
-            Self::Malloc1 => (true, 2, 21_230.0, Some((2, 47_230.0))),
-            Self::WriteSeek2 => (true, 1, 1_260.0, None),
+        let (holds, held_ns) = match self {
+            Self::Dup1 => (2, 250.0),
+            Self::Open1 => (2, 210.0),
+            Self::Lock2 => (1, 310.0),
+            Self::Mmap1 => (2, 5_580.0),
+            Self::Malloc1 => (2, 21_230.0),
+            Self::WriteSeek2 => (1, 1_260.0),
             Self::ReadSeek2 | Self::Read2 | Self::PthreadMutex1 | Self::TlbFlush1 => return None,
         };
-        Some(Section { is_sleeping, holds, held_ns, reads })
+        Some(Section { holds, held_ns })
     }
 }
 
@@ -329,28 +299,6 @@ pub enum Job {
     /// `batch-16x32.fio`: writes 4 KiB by io_uring, 32 at a time, submitted by 8 and completed by 8.
     #[serde(rename = "batch-16x32")]
     Batch16x32,
-}
-
-impl Job {
-    /// How many operations a thread has outstanding.
-    #[must_use]
-    pub const fn depth(self) -> usize {
-        match self {
-            Self::Icpe24 | Self::Scaling1x128 => 128,
-            Self::Scaling32x4 => 4,
-            Self::Batch16x32 => 32,
-        }
-    }
-
-    /// How many operations it submits at once, and waits for at least.
-    #[must_use]
-    pub const fn batch(self) -> usize {
-        match self {
-            Self::Icpe24 => 1,
-            Self::Scaling32x4 | Self::Scaling1x128 => 4,
-            Self::Batch16x32 => 8,
-        }
-    }
 }
 
 /// How requests in flight are counted.

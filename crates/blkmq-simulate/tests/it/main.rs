@@ -1,6 +1,5 @@
 //! All integration tests of the crate in one program, a module for each subject.
 
-mod cores;
 mod lines;
 mod planted;
 mod program;
