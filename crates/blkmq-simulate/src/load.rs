@@ -6,7 +6,7 @@ use blkmq_virtual::{Bio, Buffer, Buffers, Flags, Limits, Op, Submitter, Time};
 use blkmq_workbench::job::{BlockSize, Direction, Distribution, Extent, Operations, Order};
 use blkmq_workbench::{Job, JobFile, Mode, System};
 
-use crate::pace::{Pace, Paced, UnderWay};
+use crate::pace::{InFlight, Pace, Paced};
 use crate::tally;
 
 /// The longest time that a thread sleeps before it looks whether the run is over, in nanoseconds.
@@ -38,7 +38,7 @@ struct Area {
 }
 
 /// What the operations of a thread are, and where they go, one after the other.
-pub(crate) struct Course {
+pub(crate) struct AccessPattern {
     read_percent: u64,
     other: Op,
     is_random: bool,
@@ -49,7 +49,7 @@ pub(crate) struct Course {
     next: u64,
 }
 
-impl Course {
+impl AccessPattern {
     /// For how long the thread waits before it begins, in picoseconds: threads of a real load do not begin at the same
     /// time.
     pub(crate) fn lateness(&mut self) -> u64 {
@@ -131,10 +131,10 @@ impl Load {
     }
 
     /// What thread `thread` does to a device of so many bytes that has room for it.
-    pub(crate) fn course(&self, thread: u64, capacity: u64, random: Random) -> Course {
+    pub(crate) fn pattern(&self, thread: u64, capacity: u64, random: Random) -> AccessPattern {
         let area = self.area(thread, capacity).expect("the areas of all threads were looked at");
         let Self { read_percent, other, is_random, .. } = *self;
-        Course { read_percent, other, is_random, area, nr_sectors: self.nr_sectors(), random, next: 0 }
+        AccessPattern { read_percent, other, is_random, area, nr_sectors: self.nr_sectors(), random, next: 0 }
     }
 
     /// Sectors of an operation.
@@ -251,7 +251,7 @@ fn block_size(job: &Job) -> Result<u64, String> {
 /// A thread of a load.
 pub(crate) struct Worker<'l> {
     load: &'l Load,
-    course: Course,
+    pattern: AccessPattern,
     submitter: Submitter,
     /// Work of its own before each operation, in picoseconds.
     t0: u64,
@@ -260,23 +260,23 @@ pub(crate) struct Worker<'l> {
     /// in this list are free.
     begun: Vec<(u64, u64)>,
     free: Vec<usize>,
-    under_way: UnderWay,
+    in_flight: InFlight,
 }
 
 impl<'l> Worker<'l> {
     /// Thread `thread` of a load, whose device has so many bytes and room for it.
     pub(crate) fn new(load: &'l Load, thread: u64, submitter: Submitter, random: Random, t0: u64) -> Self {
         let capacity = submitter.queue().limits().size_bytes();
-        let course = load.course(thread, capacity, random);
+        let pattern = load.pattern(thread, capacity, random);
         let depth = load.pace.depth as usize;
         let buffers = (0..depth).map(|_| Buffer::zeroed(load.bytes as usize)).collect();
         let (begun, free) = (vec![(0, 0); depth], (0..depth).collect());
-        Self { load, course, submitter, t0, buffers, begun, free, under_way: UnderWay::default() }
+        Self { load, pattern, submitter, t0, buffers, begun, free, in_flight: InFlight::default() }
     }
 
     /// Waits for a moment.
     pub(crate) fn begin(&mut self) {
-        work(self.course.lateness());
+        work(self.pattern.lateness());
     }
 
     /// Takes back what is still outstanding.
@@ -291,8 +291,8 @@ impl Paced for Worker<'_> {
         self.load.pace
     }
 
-    fn under_way(&mut self) -> &mut UnderWay {
-        &mut self.under_way
+    fn in_flight(&mut self) -> &mut InFlight {
+        &mut self.in_flight
     }
 
     fn submit_one(&mut self) {
@@ -300,7 +300,7 @@ impl Paced for Worker<'_> {
         if self.t0 > 0 {
             work(self.t0);
         }
-        let (op, sector) = self.course.next();
+        let (op, sector) = self.pattern.next();
         let buffer = if op == Op::Discard { None } else { self.buffers.pop() };
         let buffers = buffer.map_or(Buffers::None, Buffers::One);
         let begun = self.free.pop().expect("it is free while fewer operations are outstanding");

@@ -11,8 +11,8 @@ use blkmq::driver::spec::open;
 use blkmq::{Bio, Buffer, Buffers, Client, Flags, Locking, RequestQueue, Submitter};
 use blkmq_virtual::Op;
 
-use crate::load::{Course, LONGEST_NS};
-use crate::pace::{Pace, Paced, UnderWay};
+use crate::load::{AccessPattern, LONGEST_NS};
+use crate::pace::{InFlight, Pace, Paced};
 use crate::point::Chance;
 use crate::{Load, Way};
 
@@ -53,14 +53,14 @@ impl NativeLoad {
             .bypass(way.bypass)
             .slots(load.slots());
         let q = builder.build().map_err(|error| error.to_string())?;
-        let courses = self.courses(q.limits().size_bytes());
-        let join = |course| Ok((q.submitter(&Client::new("native"))?, course));
-        let submitters: Result<Vec<_>, blkmq::QueueError> = courses.map(join).collect();
+        let patterns = self.patterns(q.limits().size_bytes());
+        let join = |pattern| Ok((q.submitter(&Client::new("native"))?, pattern));
+        let submitters: Result<Vec<_>, blkmq::QueueError> = patterns.map(join).collect();
         let submitters = submitters.map_err(|error| error.to_string())?;
         let (is_over, begins) = (AtomicBool::new(false), Barrier::new(threads + 1));
         let rates = thread::scope(|scope| {
-            let spawn = |(submitter, course)| {
-                let mut worker = Worker::new(load, submitter, course, &is_over);
+            let spawn = |(submitter, pattern)| {
+                let mut worker = Worker::new(load, submitter, pattern, &is_over);
                 let begins = &begins;
                 scope.spawn(move || worker.rate(begins))
             };
@@ -75,13 +75,13 @@ impl NativeLoad {
     }
 
     /// Where the operations of each thread go: as in a modelled run of this seed.
-    fn courses(&self, capacity: u64) -> impl Iterator<Item = Course> {
+    fn patterns(&self, capacity: u64) -> impl Iterator<Item = AccessPattern> {
         let chances = Chance::of_threads(self.seed, self.threads, 1).enumerate();
         chances.map(move |(thread, Chance { mut by_device, .. })| {
-            let mut course = self.load.course(thread as u64, capacity, by_device.remove(0));
+            let mut pattern = self.load.pattern(thread as u64, capacity, by_device.remove(0));
             // The modelled thread draws this, and waits for so long.
-            _ = course.lateness();
-            course
+            _ = pattern.lateness();
+            pattern
         })
     }
 }
@@ -90,18 +90,18 @@ impl NativeLoad {
 struct Worker<'l> {
     load: &'l Load,
     submitter: Submitter,
-    course: Course,
+    pattern: AccessPattern,
     is_over: &'l AtomicBool,
     buffers: Vec<Buffer>,
-    under_way: UnderWay,
+    in_flight: InFlight,
     done: u64,
     failed: Option<String>,
 }
 
 impl<'l> Worker<'l> {
-    fn new(load: &'l Load, submitter: Submitter, course: Course, is_over: &'l AtomicBool) -> Self {
+    fn new(load: &'l Load, submitter: Submitter, pattern: AccessPattern, is_over: &'l AtomicBool) -> Self {
         let buffers = (0..load.pace.depth).map(|_| Buffer::zeroed(load.bytes())).collect();
-        Self { load, submitter, course, is_over, buffers, under_way: UnderWay::default(), done: 0, failed: None }
+        Self { load, submitter, pattern, is_over, buffers, in_flight: InFlight::default(), done: 0, failed: None }
     }
 
     /// Goes round until it is over. Returns requests per second.
@@ -123,12 +123,12 @@ impl Paced for Worker<'_> {
         self.load.pace
     }
 
-    fn under_way(&mut self) -> &mut UnderWay {
-        &mut self.under_way
+    fn in_flight(&mut self) -> &mut InFlight {
+        &mut self.in_flight
     }
 
     fn submit_one(&mut self) {
-        let (op, sector) = self.course.next();
+        let (op, sector) = self.pattern.next();
         assert_eq!(op, Op::Read, "the load has reads only");
         let buffer = self.buffers.pop().expect("there is one for each operation");
         let flags = Flags { polled: self.load.is_polled(), ..Flags::NONE };
@@ -181,8 +181,8 @@ mod tests {
     #[test]
     fn each_thread_goes_to_sectors_of_its_own_by_chance() {
         let some = |load: &NativeLoad| {
-            let courses = load.courses(1 << 30);
-            courses.map(|mut course| std::array::from_fn(|_| course.next().1)).collect::<Vec<[u64; 8]>>()
+            let patterns = load.patterns(1 << 30);
+            patterns.map(|mut pattern| std::array::from_fn(|_| pattern.next().1)).collect::<Vec<[u64; 8]>>()
         };
         let load = load("rw=randread\nbs=4k");
         let [first, second] = some(&load).try_into().expect("there are two threads");

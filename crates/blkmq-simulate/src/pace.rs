@@ -15,7 +15,7 @@ pub(crate) struct Pace {
 
 /// What a thread has outstanding.
 #[derive(Debug, Default)]
-pub(crate) struct UnderWay {
+pub(crate) struct InFlight {
     pub(crate) outstanding: u32,
     /// How many of these are in the plug.
     plugged: u32,
@@ -25,7 +25,7 @@ pub(crate) struct UnderWay {
 pub(crate) trait Paced {
     fn pace(&self) -> Pace;
 
-    fn under_way(&mut self) -> &mut UnderWay;
+    fn in_flight(&mut self) -> &mut InFlight;
 
     /// Submits one operation to the plug.
     fn submit_one(&mut self);
@@ -48,13 +48,13 @@ pub(crate) trait Paced {
     /// each operation.
     fn go_round(&mut self, before: impl Fn()) {
         let Pace { depth, batch, .. } = self.pace();
-        while self.under_way().outstanding < depth {
+        while self.in_flight().outstanding < depth {
             before();
             self.submit_one();
-            let under_way = self.under_way();
-            under_way.outstanding += 1;
-            under_way.plugged += 1;
-            if under_way.plugged >= batch {
+            let in_flight = self.in_flight();
+            in_flight.outstanding += 1;
+            in_flight.plugged += 1;
+            if in_flight.plugged >= batch {
                 self.flush();
             }
         }
@@ -63,7 +63,7 @@ pub(crate) trait Paced {
     }
 
     fn flush(&mut self) {
-        if std::mem::take(&mut self.under_way().plugged) > 0 {
+        if std::mem::take(&mut self.in_flight().plugged) > 0 {
             self.flush_plug();
         }
     }
@@ -71,11 +71,11 @@ pub(crate) trait Paced {
     /// Takes completions as the job says, so that more can be submitted.
     fn take_as_wanted(&mut self) {
         let Pace { take_min, take_max, low, .. } = self.pace();
-        let mut wanted = take_min.min(self.under_way().outstanding);
+        let mut wanted = take_min.min(self.in_flight().outstanding);
         while wanted > 0 && !self.is_over() {
             let got = self.take_or_wait(take_max.max(wanted), wanted);
             wanted = wanted.saturating_sub(got);
-            let outstanding = self.under_way().outstanding;
+            let outstanding = self.in_flight().outstanding;
             if wanted == 0 && outstanding > low {
                 wanted = take_min.min(outstanding);
             }
@@ -84,8 +84,8 @@ pub(crate) trait Paced {
 
     /// Takes back all that is outstanding.
     fn take_all(&mut self) {
-        while self.under_way().outstanding > 0 {
-            let outstanding = self.under_way().outstanding;
+        while self.in_flight().outstanding > 0 {
+            let outstanding = self.in_flight().outstanding;
             self.take_or_wait(u32::MAX, outstanding);
         }
     }
@@ -94,7 +94,7 @@ pub(crate) trait Paced {
     fn take_or_wait(&mut self, most: u32, wanted: u32) -> u32 {
         let got = self.take(most);
         if got == 0 {
-            let for_all = wanted >= self.under_way().outstanding;
+            let for_all = wanted >= self.in_flight().outstanding;
             self.wait(for_all);
         }
         got
@@ -110,7 +110,7 @@ pub(crate) trait Paced {
                 break;
             }
         }
-        self.under_way().outstanding -= got;
+        self.in_flight().outstanding -= got;
         got
     }
 }

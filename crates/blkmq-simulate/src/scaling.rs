@@ -102,7 +102,7 @@ pub fn row(load: &Load, threads: usize, setting: &Setting) -> Result<Row, String
         let none = Setting { scheduler: "none".to_owned(), ..setting.clone() };
         Some(requests_per_s(load, threads, &none)?)
     };
-    Ok(told(tally, threads, setting, none_rate))
+    Ok(row_of(tally, threads, setting, none_rate))
 }
 
 /// Operations per second of `load` with so many threads, for a caller that asks for nothing else: one run.
@@ -118,7 +118,7 @@ fn rate(tally: &Tally, setting: &Setting) -> f64 {
     setting.requests as f64 * 1e9 / tally.ns.max(1) as f64
 }
 
-fn told(tally: Tally, threads: usize, setting: &Setting, none: Option<f64>) -> Row {
+fn row_of(tally: Tally, threads: usize, setting: &Setting, none: Option<f64>) -> Row {
     let (ns, operations) = (tally.ns.max(1) as f64 * threads as f64, setting.requests as f64);
     let lock_ns = tally.stats.lock_wait_ns as f64;
     let work_in_wait_ns = tally.work_in_wait as f64 / 1e3;

@@ -81,7 +81,7 @@ impl Cost {
 type OfWay = [Option<Cost>; NR_STAGES];
 
 /// For each stage the way that its cost was measured on, and the cost. `None`: it was measured on no way.
-type Found<'s> = [Option<(&'s Way, Cost)>; NR_STAGES];
+type StageCosts<'s> = [Option<(&'s Way, Cost)>; NR_STAGES];
 
 /// What stages take, by way, as measured on one thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl Stages {
     /// The stages of a way. What was not measured of it is taken from the nearest way of which it was: a thread that
     /// finds another one at the scheduler does what no thread does alone. A way is nearer if it has the same scheduler,
     /// and of two such ways if requests may pass by on both or on neither.
-    fn of(&self, way: &Way) -> Found<'_> {
+    fn of(&self, way: &Way) -> StageCosts<'_> {
         let mut ways: Vec<_> = self.0.iter().collect();
         ways.sort_by_key(|(other, _)| {
             (*other != way, other.scheduler != way.scheduler, other.bypass != way.bypass, *other)

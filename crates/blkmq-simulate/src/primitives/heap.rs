@@ -40,12 +40,12 @@ impl Heap {
         Self { numbers, lines }
     }
 
-    fn look(&self, at: usize) -> u32 {
+    fn load(&self, at: usize) -> u32 {
         self.lines[at / ON_A_LINE].0.load(Ordering::Relaxed);
         self.numbers[at]
     }
 
-    fn put(&mut self, at: usize, number: u32) {
+    fn store(&mut self, at: usize, number: u32) {
         self.lines[at / ON_A_LINE].0.store(0, Ordering::Relaxed);
         self.numbers[at] = number;
     }
@@ -55,33 +55,33 @@ impl Heap {
         let mut at = self.numbers.len() - 1;
         while at > 0 {
             let above = (at - 1) / 2;
-            let there = self.look(above);
+            let there = self.load(above);
             if there >= number {
                 break;
             }
-            self.put(at, there);
+            self.store(at, there);
             at = above;
         }
-        self.put(at, number);
+        self.store(at, number);
     }
 
     fn pop(&mut self) -> Option<u32> {
         let last = self.numbers.len().checked_sub(1)?;
-        let (first, number) = (self.look(0), self.look(last));
+        let (first, number) = (self.load(0), self.load(last));
         self.numbers.pop();
         let mut at = 0;
         while 2 * at + 1 < last {
             let left = 2 * at + 1;
-            let greater = if left + 1 < last && self.look(left + 1) > self.look(left) { left + 1 } else { left };
-            let there = self.look(greater);
+            let greater = if left + 1 < last && self.load(left + 1) > self.load(left) { left + 1 } else { left };
+            let there = self.load(greater);
             if there <= number {
                 break;
             }
-            self.put(at, there);
+            self.store(at, there);
             at = greater;
         }
         if last > 0 {
-            self.put(at, number);
+            self.store(at, number);
         }
         Some(first)
     }

@@ -30,7 +30,7 @@ const FAULTY: &str = "irqmode=2,completion_nsec=3000,memory_backed=1,cache_size=
 
 /// How often something was done, by the line that it was done to, and by the line of the code if that has no name.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-struct Told {
+struct Accesses {
     named: BTreeMap<LineOf, usize>,
     unnamed: BTreeMap<String, usize>,
     /// Which CPUs touched each named line, by the file of the code that did and by whether it loaded only.
@@ -52,22 +52,22 @@ fn file(path: &str) -> String {
 }
 
 /// What threads did on virtual CPUs while the flag that `main` gets was set.
-fn listen(seed: u64, main: impl FnOnce(&AtomicBool) + Send + 'static) -> Told {
-    let (told, is_at_work) = (Arc::new(Mutex::new(Told::default())), Arc::new(AtomicBool::new(false)));
+fn listen(seed: u64, main: impl FnOnce(&AtomicBool) + Send + 'static) -> Accesses {
+    let (accesses, is_at_work) = (Arc::new(Mutex::new(Accesses::default())), Arc::new(AtomicBool::new(false)));
     let on_access = {
-        let (told, is_at_work) = (Arc::clone(&told), Arc::clone(&is_at_work));
+        let (accesses, is_at_work) = (Arc::clone(&accesses), Arc::clone(&is_at_work));
         Box::new(move |Accessed { cpu, line, access, at, .. }: Accessed| {
             if !is_at_work.load(Relaxed) {
                 return;
             }
-            let mut told = told.lock().expect("one thread");
+            let mut accesses = accesses.lock().expect("one thread");
             let count = match line {
-                Some(line) => told.named.entry(line).or_default(),
-                None => told.unnamed.entry(format!("{}:{}", file(at.file()), at.line())).or_default(),
+                Some(line) => accesses.named.entry(line).or_default(),
+                None => accesses.unnamed.entry(format!("{}:{}", file(at.file()), at.line())).or_default(),
             };
             *count += 1;
             if let Some(line) = line {
-                told.cpus.entry((line, at.file(), access == Access::Load)).or_default().insert(cpu);
+                accesses.cpus.entry((line, at.file(), access == Access::Load)).or_default().insert(cpu);
             }
         })
     };
@@ -77,7 +77,7 @@ fn listen(seed: u64, main: impl FnOnce(&AtomicBool) + Send + 'static) -> Told {
         main(&is_at_work);
     });
     assert_eq!(ended, Ended::Finished);
-    told.lock().expect("one thread").clone()
+    accesses.lock().expect("one thread").clone()
 }
 
 /// A queue with few tags. `None`: the scheduler has no such locking.
@@ -188,7 +188,7 @@ fn control(q: &RequestQueue) {
 }
 
 /// What three threads did that read through one queue, from when all had joined until all were done.
-fn told_of_reads(device: &'static str, scheduler: &'static str, locking: Locking, seed: u64) -> Told {
+fn accesses_of_reads(device: &'static str, scheduler: &'static str, locking: Locking, seed: u64) -> Accesses {
     listen(seed, move |is_at_work| {
         let q = queue(device, scheduler, locking).expect("it is possible");
         let submitters = submitters(&q);
@@ -201,7 +201,7 @@ fn told_of_reads(device: &'static str, scheduler: &'static str, locking: Locking
 
 /// What three threads did that write while a fourth one changes the queue, from when the queue was there until it was
 /// not used any more.
-fn told_of_control(scheduler: &'static str, locking: Locking, seed: u64) -> Told {
+fn accesses_of_control(scheduler: &'static str, locking: Locking, seed: u64) -> Accesses {
     listen(seed, move |is_at_work| {
         let q = queue(FAULTY, scheduler, locking).expect("it is possible");
         is_at_work.store(true, Relaxed);
@@ -215,9 +215,9 @@ fn told_of_control(scheduler: &'static str, locking: Locking, seed: u64) -> Told
 fn what_threads_share_has_a_name() {
     for (scheduler, locking) in each() {
         for seed in 0..8 {
-            let told = told_of_reads(DEVICES[seed as usize % 2], scheduler, locking, seed);
-            assert!(told.named.len() > 20, "{scheduler}, {locking}: {:?}", told.named);
-            assert_eq!(told.unnamed, BTreeMap::new(), "{scheduler}, {locking}");
+            let accesses = accesses_of_reads(DEVICES[seed as usize % 2], scheduler, locking, seed);
+            assert!(accesses.named.len() > 20, "{scheduler}, {locking}: {:?}", accesses.named);
+            assert_eq!(accesses.unnamed, BTreeMap::new(), "{scheduler}, {locking}");
         }
     }
 }
@@ -228,9 +228,9 @@ fn what_is_shared_with_the_thread_that_controls_a_queue_has_a_name() {
     let (mut unnamed, mut names) = (BTreeMap::new(), BTreeSet::new());
     for (scheduler, locking) in each() {
         for seed in 0..2 {
-            let told = told_of_control(scheduler, locking, seed);
-            names.extend(told.named.into_keys().map(|line| line.name));
-            unnamed.extend(told.unnamed);
+            let accesses = accesses_of_control(scheduler, locking, seed);
+            names.extend(accesses.named.into_keys().map(|line| line.name));
+            unnamed.extend(accesses.unnamed);
         }
     }
     assert_eq!(unnamed, BTreeMap::new());
@@ -251,8 +251,8 @@ fn what_is_shared_with_the_thread_that_controls_a_queue_has_a_name() {
 }
 
 /// The requests that each CPU touched by code of this file, and those that it did not only load.
-fn requests_of(told: &Told, code: &str) -> [BTreeSet<(u32, u32, CpuId)>; 2] {
-    let lines = told.cpus.iter().filter(|((line, file, _), _)| line.name == "request.slot" && file.ends_with(code));
+fn requests_of(accesses: &Accesses, code: &str) -> [BTreeSet<(u32, u32, CpuId)>; 2] {
+    let lines = accesses.cpus.iter().filter(|((line, file, _), _)| line.name == "request.slot" && file.ends_with(code));
     let mut requests = [BTreeSet::new(), BTreeSet::new()];
     for ((line, _, is_load), cpus) in lines {
         let of = |cpu: &CpuId| (line.instance, line.line / SLOT_LINES, *cpu);
@@ -268,9 +268,9 @@ fn each_cpu_that_moves_a_request_touches_its_body() {
     for (scheduler, locking) in each() {
         let mut are_passed_on = false;
         for seed in 0..8 {
-            let told = told_of_reads(DEVICES[seed as usize % 2], scheduler, locking, seed);
+            let accesses = accesses_of_reads(DEVICES[seed as usize % 2], scheduler, locking, seed);
             let [[moved, _], [touched, changed]] =
-                ["src/request/state.rs", "src/request/token.rs"].map(|code| requests_of(&told, code));
+                ["src/request/state.rs", "src/request/token.rs"].map(|code| requests_of(&accesses, code));
             let untouched: Vec<_> = moved.difference(&touched).collect();
             assert!(!moved.is_empty() && untouched.is_empty(), "{scheduler}, {locking}: {untouched:?}");
             let requests: BTreeSet<_> = changed.iter().map(|(pool, slot, _)| (pool, slot)).collect();
@@ -331,7 +331,7 @@ fn what_a_scheduler_keeps_goes_from_one_cpu_to_the_next() {
     for (scheduler, locking) in each().into_iter().filter(|(scheduler, _)| *scheduler != "none") {
         let mut cpus = BTreeMap::<_, BTreeSet<CpuId>>::new();
         for seed in 0..8 {
-            for ((line, file, _), by) in told_of_reads(DEVICES[1], scheduler, locking, seed).cpus {
+            for ((line, file, _), by) in accesses_of_reads(DEVICES[1], scheduler, locking, seed).cpus {
                 cpus.entry((seed, line, file)).or_default().extend(by);
             }
         }
@@ -350,9 +350,9 @@ fn what_a_scheduler_keeps_goes_from_one_cpu_to_the_next() {
 #[test]
 fn the_lines_of_a_run_are_the_same_each_time() {
     for (scheduler, locking) in each() {
-        let first = told_of_reads(DEVICES[1], scheduler, locking, 7);
+        let first = accesses_of_reads(DEVICES[1], scheduler, locking, 7);
         let _elsewhere = vec![0_u8; 12345];
-        assert_eq!(told_of_reads(DEVICES[1], scheduler, locking, 7), first, "{scheduler}, {locking}");
+        assert_eq!(accesses_of_reads(DEVICES[1], scheduler, locking, 7), first, "{scheduler}, {locking}");
     }
 }
 
