@@ -9,7 +9,7 @@ use blkmq_workbench::{Job, JobFile, Mode, System};
 use crate::pace::{InFlight, Pace, Paced};
 use crate::tally;
 
-/// The longest time that a thread sleeps before it looks whether the run is over, in nanoseconds.
+/// The longest sleep before a thread re-checks the end of the run, in nanoseconds.
 pub(crate) const LONGEST_NS: u64 = 50_000_000;
 
 /// What each thread of a load does.
@@ -132,7 +132,7 @@ impl Load {
 
     /// What thread `thread` does to a device of so many bytes that has room for it.
     pub(crate) fn pattern(&self, thread: u64, capacity: u64, random: Random) -> AccessPattern {
-        let area = self.area(thread, capacity).expect("the areas of all threads were looked at");
+        let area = self.area(thread, capacity).expect("the areas of all threads were checked");
         let Self { read_percent, other, is_random, .. } = *self;
         AccessPattern { read_percent, other, is_random, area, nr_sectors: self.nr_sectors(), random, next: 0 }
     }

@@ -242,7 +242,7 @@ fn count_accesses(way: &Way, costs: Costs, batch: usize) -> [Picoseconds; NR_STA
     std::array::from_fn(accesses)
 }
 
-/// Passes batches through a queue, twice as many as count, with a poll in vain after each. `mark` is called when those
+/// Passes batches through a queue, twice as many as count, with an empty poll after each. `mark` is called when those
 /// begin that count, with true, and when they have ended, with false.
 fn pass_through(way: &Way, batch: usize, mut mark: impl FnMut(bool)) {
     let device = open("null,irqmode=0,poll_queues=0").expect("it is a device");
@@ -375,7 +375,7 @@ mod tests {
     }
 
     /// Red if a way that a queue can have was not measured, so that its stages are another locking's; or if no way was
-    /// measured on which requests are left, or polls are in vain.
+    /// measured on which requests are left, or polls are empty.
     #[test]
     fn every_way_was_measured() {
         let stages = Stages::measured();

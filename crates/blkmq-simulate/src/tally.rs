@@ -38,7 +38,7 @@ pub(crate) struct Thread {
     /// Requests that other threads left, and that this one took over: in all, and since the measurement began.
     taken_over: u64,
     measured: u64,
-    /// Requests that it has brought to the scheduler since it came there.
+    /// Requests that it has inserted since it took the scheduler's lock.
     in_hold: u64,
     /// When it got the scheduler's lock, while it has the lock.
     holds_since: Option<u64>,
@@ -79,7 +79,7 @@ pub(crate) struct Tally {
     /// whether something had completed.
     pub(crate) in_wait_ns: u64,
     pub(crate) work_in_wait: Picoseconds,
-    /// Requests that were brought to the scheduler while a thread was there, of those times in which any were.
+    /// Requests inserted in one hold of the scheduler's lock, for each hold that inserted any.
     pub(crate) batches: Vec<u64>,
     /// How long threads had the scheduler's lock, in nanoseconds.
     pub(crate) hold_ns: Vec<u64>,

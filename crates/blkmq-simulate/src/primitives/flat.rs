@@ -12,7 +12,7 @@ use super::OnLine;
 /// A holder that has done so many sections of others lets go, as in folly.
 const MOST: usize = 100;
 
-/// How long a waiter rests between two looks at its record and at the lock.
+/// How long a waiter pauses between two polls of its record and of the lock.
 const PAUSE: Picoseconds = 20_000;
 
 /// The lock and the records.
@@ -59,7 +59,7 @@ impl Flat {
         self.lock.0.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Looks at all records, again and again while some want something, up to a bound. Then lets go.
+    /// Scans all records for requests until a scan finds none, or up to a bound. Then releases the lock.
     fn serve(&self, me: usize, mut section: impl FnMut(usize), other: Picoseconds) {
         let mut done = 0;
         loop {
