@@ -156,8 +156,8 @@ pub(crate) enum Task {
     Apart(usize),
 }
 
-/// How long all threads take for what counts, in nanoseconds, at a queue that has so many items at first. `inside`: what
-/// an operation takes beside its accesses to lines. `None`: that design is not modelled.
+/// How long all threads take for what counts, in nanoseconds, at a queue that has so many items at first. `inside`:
+/// what an operation takes beside its accesses to lines. `None`: that design is not modelled.
 pub(crate) fn priority_queue(
     rounds: &Rounds,
     design: QueueDesign,

@@ -66,8 +66,8 @@ pub(super) struct Scaling {
     /// How the statistics know what is in flight: per-thread or shared.
     #[arg(long, value_name = "HOW", default_value = "per-thread", value_parser = one_of(&ACCOUNTINGS))]
     accounting: Accounting,
-    /// As which locks those of the block layer behave: as std's (futex), as the kernel's queued spinlocks (queued), or as
-    /// ticket locks (ticket).
+    /// As which locks those of the block layer behave: as std's (futex), as the kernel's queued spinlocks (queued), or
+    /// as ticket locks (ticket).
     #[arg(long, value_name = "LOCK", default_value = "futex", value_parser = one_of(&LOCKS))]
     lock: LockKind,
     /// Work of each thread for each request, beside that of the block layer, in nanoseconds: another stack's system
