@@ -331,7 +331,7 @@ impl Serve {
             }
         };
         let (devices_left, abandon) = (server.devices(), devices.abandoner());
-        let leaver = Standby::start("leave").map_err(failed)?;
+        let standby = Standby::start("leave").map_err(failed)?;
         let mut shutdown = Shutdown::new(&tell, || devices.end()).map_err(failed)?;
         notify::ready();
         let (outcome, nr_signals) = drain::until_the_end(&server, command, drain_timeout, &mut shutdown, &events);
@@ -341,7 +341,7 @@ impl Serve {
             operator::say(text);
         }
         let outcome = outcome.and(shut_down);
-        drain::take_leave(&queues, &leaver);
+        drain::take_leave(&queues, &standby);
         outcome
     }
 }

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn news_are_told_once() {
+    fn pending_events_are_taken_once() {
         let pending = PendingEvents::default();
         assert_eq!(pending.take(), 0);
         [3, 67, 64].into_iter().for_each(|ring| pending.tell(ring));

@@ -38,12 +38,12 @@
 
 mod connection;
 mod device;
+mod external;
 mod foreign;
 #[doc(hidden)]
 pub mod hostile;
 mod inflight;
 mod kicks;
-mod lent;
 mod memory;
 mod notifier;
 mod protocol;

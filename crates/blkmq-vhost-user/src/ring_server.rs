@@ -13,7 +13,7 @@ use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_T_GET_ID, VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT, VIRTIO_BLK_T_WRITE_ZEROES,
 };
 
-use crate::lent::{Lists, Loans};
+use crate::external::{ExternalBuffers, Lists};
 use crate::memory::{Memory, Piece};
 use crate::protocol::message::Signal;
 use crate::request::{self, NAME, Range, Request};
@@ -110,7 +110,7 @@ pub(crate) struct RingServer {
     nr_taken: u16,
     /// The pieces of those of these that have several.
     pub(crate) nr_pieces: usize,
-    loans: Loans<Memory>,
+    external: ExternalBuffers<Memory>,
     terms: Arc<Terms>,
     /// What the tasks have that is rare.
     extras: Vec<(TaskId, Extra)>,
@@ -132,7 +132,7 @@ impl RingServer {
             nr_taken: 0,
             nr_pieces: 0,
             // A count of its own: others would share its line with other threads.
-            loans: Loans::new(Arc::new(memory.clone())),
+            external: ExternalBuffers::new(Arc::new(memory.clone())),
             terms,
             extras: Vec::new(),
             late: VecDeque::new(),
@@ -150,7 +150,7 @@ impl RingServer {
         if !self.has_room() {
             return Ok(None);
         }
-        let memory = &**self.loans.memory();
+        let memory = &**self.external.memory();
         let Some(taken) = self.virtqueue.take(memory, chain)? else { return Ok(None) };
         Request::parse(memory, chain).map(|request| Some((request, taken)))
     }
@@ -181,14 +181,14 @@ impl RingServer {
             VIRTIO_BLK_T_GET_ID => {
                 let mut name = &self.terms.name[..];
                 for piece in &chain.writable {
-                    self.loans.memory().write(*piece, name);
+                    self.external.memory().write(*piece, name);
                     name = &name[name.len().min(piece.len as usize)..];
                 }
                 own.len = (NAME - name.len()) as u32;
                 self.enter_new(self.asking(engine::Ask::Tell { bytes: 0 }, (0, 0), None, own), None, session);
             }
             kind @ (VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES) => {
-                match Range::all(self.loans.memory(), &mut chain.readable) {
+                match Range::all(self.external.memory(), &mut chain.readable) {
                     Some(ranges) if ranges.iter().all(|range| range.has_known_flags(kind)) => {
                         let priority = self.priority(&request);
                         self.go_on(own, Rest { kind, priority, ranges: ranges.into_iter() }, session);
@@ -243,7 +243,7 @@ impl RingServer {
         let asking = self.asking(ask, range, self.priority(request), own);
         let is_part = (range.0 | range.1) & u64::from(self.terms.limits.logical_block_size - 1) != 0;
         if !is_part && request::is_whole(pieces) {
-            let taken = session.take_external(&asking, &mut self.loans.lend(pieces, lists));
+            let taken = session.take_external(&asking, &mut self.external.take(pieces, lists));
             debug_assert!(taken.is_some(), "the session has room");
         } else if len > self.terms.most_copied {
             refuse(session, own, Cause::NoMemory, "there is never memory for a copy of so much");
@@ -269,7 +269,7 @@ impl RingServer {
                 while !pieces.is_empty() {
                     match session.next_piece(id) {
                         engine::Piece::Here(mut buffer, skip) => {
-                            request::cut_front(self.loans.memory(), &mut pieces, &mut buffer[skip..]);
+                            request::cut_front(self.external.memory(), &mut pieces, &mut buffer[skip..]);
                             session.take_piece(id, buffer);
                         }
                         engine::Piece::Useless => pieces.clear(),
@@ -357,7 +357,7 @@ impl RingServer {
             Buffers::None if !self.extras.is_empty() => {
                 let at = self.extras.iter().position(|(of, _)| *of == id);
                 match (at.map(|at| self.extras.swap_remove(at).1), &failure) {
-                    (Some(Extra::Read(pieces)), None) => copy_out(self.loans.memory(), &pieces, session.pieces(id)),
+                    (Some(Extra::Read(pieces)), None) => copy_out(self.external.memory(), &pieces, session.pieces(id)),
                     (Some(Extra::Ranges(rest)), None) => {
                         session.forget(id);
                         return self.go_on(own, rest, session);
@@ -372,7 +372,7 @@ impl RingServer {
                 }
             }
             Buffers::None => (),
-            buffers => self.loans.take_back(buffers, lists),
+            buffers => self.external.take_back(buffers, lists),
         }
         let (status, len) = match failure {
             None => (VIRTIO_BLK_S_OK, own.len),
@@ -387,7 +387,7 @@ impl RingServer {
 
     /// Writes the status, and gives the chain back. `len`: bytes of data that the guest gets.
     fn put(&mut self, own: Own, status: u32, len: u32) {
-        self.loans.memory().set(own.status_at, status as u8);
+        self.external.memory().set(own.status_at, status as u8);
         self.virtqueue.put(own.chain, len + 1);
         self.forget(&own);
         self.is_dirty = true;

@@ -16,8 +16,8 @@ use blkmq::idle::Idle;
 use blkmq::{Clock, Notify, Submitter};
 use blkmq_engine::{PollFlags, Session, Watch};
 
+use crate::external::{Lists, MAX_PIECES};
 use crate::kicks::Kicks;
-use crate::lent::{Lists, MAX_PIECES};
 use crate::notifier::Notifier;
 use crate::protocol::message::Signal;
 use crate::ring::{Chain, Fault};

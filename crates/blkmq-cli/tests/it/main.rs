@@ -32,3 +32,4 @@ mod served;
 mod storage;
 mod tidy;
 mod trust;
+mod words;

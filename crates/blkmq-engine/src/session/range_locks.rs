@@ -109,7 +109,7 @@ impl Claim {
 
 impl Table {
     /// Passes claims of parts that other connections than this one have entered behind `seen`, if `passes` says so.
-    fn pass_news(&mut self, number: usize, seen: Ticket, mut passes: impl FnMut(Ticket, &Range<u64>) -> bool) {
+    fn pass_events(&mut self, number: usize, seen: Ticket, mut passes: impl FnMut(Ticket, &Range<u64>) -> bool) {
         let news = self.claims.range(seen + 1..).filter(|(_, claim)| claim.is_part && claim.owner != number);
         let passed = news.filter(|(ticket, claim)| passes(**ticket, &claim.blocks)).map(|(ticket, _)| *ticket);
         let passed: Vec<_> = passed.collect();
@@ -208,7 +208,7 @@ impl Seat {
     pub(super) fn look(&mut self, ready: &mut Vec<Ticket>, passes: impl FnMut(Ticket, &Range<u64>) -> bool) -> bool {
         let mut table = self.range_locks.lock();
         if !self.rests {
-            table.pass_news(self.number, self.seen, passes);
+            table.pass_events(self.number, self.seen, passes);
             self.seen = table.last;
         }
         if let Some(member) = table.members.get_mut(&self.number) {
@@ -226,7 +226,7 @@ impl Seat {
     /// Rests. The connection has passed all claims that it knows of, and has no free change under way.
     pub(super) fn rest(&mut self) {
         let mut table = self.range_locks.lock();
-        table.pass_news(self.number, self.seen, |_, _| true);
+        table.pass_events(self.number, self.seen, |_, _| true);
         if let Some(member) = table.members.get_mut(&self.number) {
             member.rests = true;
         }

@@ -21,7 +21,7 @@ pub(super) enum Rest {
     /// It gives the client time to take its answers, and looks again.
     LeaveAlone,
     /// It looks again at once.
-    LookAgain,
+    Recheck,
     /// It looks if the idle policy allows that, and otherwise sleeps.
     Look,
     /// It sleeps.
@@ -69,7 +69,7 @@ impl PollHeuristic {
         match awaited {
             Awaited::Client if is_first && self.may_be_behind() => Rest::LeaveAlone,
             // A client that is sending is in a hurry. And the client's socket tells nothing of the device.
-            Awaited::Sender | Awaited::Others if is_first && self.may_be_behind() => Rest::LookAgain,
+            Awaited::Sender | Awaited::Others if is_first && self.may_be_behind() => Rest::Recheck,
             Awaited::Client | Awaited::Sender if self.waits_for_answers() => Rest::Look,
             // A client that sends several requests together is given the time to do so. And how long others take says
             // nothing of the client.
@@ -90,7 +90,7 @@ mod tests {
             [Awaited::Client, Awaited::Sender, Awaited::Others].map(|awaited| poll_heuristic.rest(awaited, is_first))
         };
         let together = PollHeuristic::default();
-        assert_eq!(all(&together, true), [Rest::LeaveAlone, Rest::LookAgain, Rest::LookAgain]);
+        assert_eq!(all(&together, true), [Rest::LeaveAlone, Rest::Recheck, Rest::Recheck]);
         assert_eq!(all(&together, false), [Rest::Sleep; 3]);
         let single = PollHeuristic::single();
         for is_first in [true, false] {

@@ -407,7 +407,7 @@ impl Transmission {
         match self.poll_heuristic.rest(awaited, is_first) {
             // Whatever ends this.
             Rest::LeaveAlone => _ = self.leave_alone()?,
-            Rest::LookAgain => (),
+            Rest::Recheck => (),
             Rest::Look if self.idle.poll() => (),
             Rest::Look | Rest::Sleep => return self.sleep(),
         }

@@ -8,11 +8,11 @@ use blkmq::{Buffer, Buffers};
 
 use crate::memory::{Memory, Piece};
 
-/// Memory that can be lent.
+/// Memory whose bytes can back the buffers of operations.
 ///
 /// # Safety
 /// The bytes of a place are valid for reads and writes, and initialised, for as long as the value lives.
-pub(crate) unsafe trait Lends {
+pub(crate) unsafe trait SegmentSource {
     type Place: Copy;
 
     /// Where the bytes of a place are, and how many.
@@ -22,7 +22,7 @@ pub(crate) unsafe trait Lends {
 // SAFETY: a piece lies within a region, and a region is mapped for as long as the memory lives. The file behind the
 // mapping had the length when it was mapped. A file that is sealed keeps it. A front-end that cuts another one short
 // ends this process by SIGBUS, before anything is read; docs/vhost-user.md says so.
-unsafe impl Lends for Memory {
+unsafe impl SegmentSource for Memory {
     type Place = Piece;
 
     fn bytes(&self, piece: Piece) -> (NonNull<u8>, usize) {
@@ -58,18 +58,18 @@ impl Lists {
     }
 }
 
-/// What is lent of some memory, which stays until all of it is back.
+/// Buffers in memory that is not the server's. The memory stays mapped until all of them are back.
 ///
 /// # Invariants
 /// `nr` requests have buffers of the memory, and `keeper` lives until they are over: if this value goes earlier, the
 /// memory stays for ever.
 #[derive(Debug)]
-pub(crate) struct Loans<M: Lends> {
+pub(crate) struct ExternalBuffers<M: SegmentSource> {
     keeper: Arc<M>,
     nr: usize,
 }
 
-impl<M: Lends> Loans<M> {
+impl<M: SegmentSource> ExternalBuffers<M> {
     pub(crate) fn new(keeper: Arc<M>) -> Self {
         Self { keeper, nr: 0 }
     }
@@ -81,7 +81,7 @@ impl<M: Lends> Loans<M> {
 
     /// Buffers of these places, for one request. What is left of them goes to [`take_back`](Self::take_back) when all
     /// operations that had some of them are over, and not before.
-    pub(crate) fn lend(&mut self, places: &[M::Place], lists: &mut Lists) -> Buffers {
+    pub(crate) fn take(&mut self, places: &[M::Place], lists: &mut Lists) -> Buffers {
         self.nr += 1;
         if let [place] = places {
             return Buffers::One(self.borrow(*place));
@@ -93,7 +93,7 @@ impl<M: Lends> Loans<M> {
 
     fn borrow(&self, place: M::Place) -> Buffer {
         let (start, len) = self.keeper.bytes(place);
-        // SAFETY: the bytes are valid until the request is over: the invariants of this type, and `Lends`. Nobody
+        // SAFETY: the bytes are valid until the request is over: the invariants of this type, and `SegmentSource`. Nobody
         // dereferences the buffer: it goes to the session and comes back, and drivers pass the bytes' address to the
         // kernel or copy them. So nothing refers to bytes that the guest, or another request of it that names the same
         // ones, may change at any time. A guest that does so gets other data than it wants.
@@ -109,7 +109,7 @@ impl<M: Lends> Loans<M> {
     }
 }
 
-impl<M: Lends> Drop for Loans<M> {
+impl<M: SegmentSource> Drop for ExternalBuffers<M> {
     fn drop(&mut self) {
         if self.nr > 0 {
             std::mem::forget(Arc::clone(&self.keeper));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     // SAFETY: the bytes are in the box, and places are checked.
-    unsafe impl Lends for Plain {
+    unsafe impl SegmentSource for Plain {
         type Place = (usize, usize);
 
         fn bytes(&self, (at, len): (usize, usize)) -> (NonNull<u8>, usize) {
@@ -147,18 +147,18 @@ mod tests {
     #[test]
     fn buffers_are_the_memory_itself() {
         let memory = Plain::new(64);
-        let (mut loans, mut lists) = (Loans::new(Arc::clone(&memory)), Lists::default());
-        let mut one = loans.lend(&[(8, 4)], &mut lists);
+        let (mut external, mut lists) = (ExternalBuffers::new(Arc::clone(&memory)), Lists::default());
+        let mut one = external.take(&[(8, 4)], &mut lists);
         one.iter_mut().for_each(|buffer| buffer.fill(1));
-        let mut many = loans.lend(&[(0, 2), (62, 2)], &mut lists);
+        let mut many = external.take(&[(0, 2), (62, 2)], &mut lists);
         many.iter_mut().for_each(|buffer| buffer.fill(2));
-        loans.take_back(one, &mut lists);
-        loans.take_back(many, &mut lists);
-        let all = loans.lend(&[(0, 64)], &mut lists);
+        external.take_back(one, &mut lists);
+        external.take_back(many, &mut lists);
+        let all = external.take(&[(0, 64)], &mut lists);
         let sum: u32 = all.iter().flat_map(|buffer| buffer.iter()).map(|byte| u32::from(*byte)).sum();
         assert_eq!((sum, lists.lists.len()), (12, 1));
-        loans.take_back(all, &mut lists);
-        drop(loans);
+        external.take_back(all, &mut lists);
+        drop(external);
         assert_eq!(Arc::strong_count(&memory), 1);
     }
 
@@ -166,9 +166,9 @@ mod tests {
     #[test]
     fn memory_that_is_lent_stays() {
         let memory = Plain::new(8);
-        let mut loans = Loans::new(Arc::clone(&memory));
-        let mut buffers = loans.lend(&[(0, 8)], &mut Lists::default());
-        drop(loans);
+        let mut external = ExternalBuffers::new(Arc::clone(&memory));
+        let mut buffers = external.take(&[(0, 8)], &mut Lists::default());
+        drop(external);
         assert_eq!(Arc::strong_count(&memory), 2);
         buffers.iter_mut().for_each(|buffer| buffer.fill(1));
         drop(buffers);
