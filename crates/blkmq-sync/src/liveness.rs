@@ -58,14 +58,14 @@ impl Deferrals {
     pub fn count(&self) {
         // Release: a thread that reads the count before it polls sees what this thread did. For sleeping threads, the
         // fence in `Sleepers::any` makes sure that they re-check.
-        self.0.fetch_add(1, order("left.count", Ordering::Release));
+        self.0.fetch_add(1, order("deferrals.count", Ordering::Release));
     }
 
     /// The count. A thread reads it before it polls, and sleeps only if its last check finds the same count.
     #[must_use]
     pub fn read(&self) -> u32 {
         // Acquire pairs with the Release of `count`.
-        self.0.load(order("left.read", Ordering::Acquire))
+        self.0.load(order("deferrals.read", Ordering::Acquire))
     }
 }
 
@@ -93,7 +93,7 @@ impl WaiterPresent {
 impl Liveness {
     /// Names the number of deferrals, for rigs. The queue has its place.
     pub fn name_places(&self) {
-        place_anew("queue.left", &self.deferrals.0);
+        place_anew("queue.deferrals", &self.deferrals.0);
     }
 
     /// Called by a thread that did not get what it needs: sets WAITING, fences, and tries again.
@@ -103,7 +103,7 @@ impl Liveness {
     pub fn prepare_to_wait<R>(&self, retry: impl FnOnce() -> R) -> R {
         self.word.set_waiting();
         // Between WAITING and the second attempt; pairs with the fence of `fence_before_notify`.
-        fence_at("liveness.lack_fence");
+        fence_at("liveness.wait_fence");
         retry()
     }
 
@@ -122,7 +122,7 @@ impl Liveness {
         let is_waiting = self.word.load().is_waiting();
         if is_waiting {
             // Between WAITING and the attempts that follow; pairs with the fence of `fence_before_notify`.
-            fence_at("liveness.told_fence");
+            fence_at("liveness.present_fence");
         }
         WaiterPresent(is_waiting)
     }
@@ -133,7 +133,7 @@ impl Liveness {
     pub fn fence_before_notify(&self) {
         // Between what was freed and the load of WAITING; pairs with the fences of `prepare_to_wait` and
         // `waiter_present`.
-        fence_at("liveness.brought_fence");
+        fence_at("liveness.notify_fence");
     }
 
     /// Called by a thread that stops before its work is done, and may not come back. WAITING says that requests wait.

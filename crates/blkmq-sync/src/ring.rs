@@ -158,7 +158,7 @@ pub struct PendingEvents(Line<AtomicU64>);
 
 impl Default for PendingEvents {
     fn default() -> Self {
-        Self(Line::new("queue.news", AtomicU64::new(0)))
+        Self(Line::new("queue.new_reports", AtomicU64::new(0)))
     }
 }
 
@@ -170,7 +170,7 @@ impl PendingEvents {
     #[inline]
     pub fn tell(&self, ring: u16) {
         // Release: the thread that takes the bit finds the record; pairs with the Acquire of `take`.
-        self.0.fetch_or(1 << (ring % 64), order("news.tell", Ordering::Release));
+        self.0.fetch_or(1 << (ring % 64), order("reports.add", Ordering::Release));
     }
 
     /// The bits of the rings that have records; they are clear afterwards. The caller then takes from these rings.
@@ -180,7 +180,7 @@ impl PendingEvents {
     #[must_use]
     pub fn take(&self) -> u64 {
         // Acquire pairs with the Release of `tell`.
-        if self.0.load(Ordering::Relaxed) == 0 { 0 } else { self.0.swap(0, order("news.take", Ordering::Acquire)) }
+        if self.0.load(Ordering::Relaxed) == 0 { 0 } else { self.0.swap(0, order("reports.take", Ordering::Acquire)) }
     }
 }
 

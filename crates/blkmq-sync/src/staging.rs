@@ -122,7 +122,7 @@ impl Staging {
     ///
     /// COST: up to 128 loads of a line that the combiner writes once.
     #[must_use]
-    pub fn is_let_go_soon(&self) -> bool {
+    pub fn is_released_soon(&self) -> bool {
         let look = |_| {
             pause();
             let seen = self.0.load(Ordering::Relaxed);
@@ -133,7 +133,7 @@ impl Staging {
 
     fn hold_from(&self, seen: u64) -> Option<Chain> {
         debug_assert_eq!(seen & HELD, 0, "the hold is taken only from a word that no thread holds");
-        // Acquire pairs with the Release of `let_go`, `give_up` and `leave`: this thread sees what the last combiner
+        // Acquire pairs with the Release of `release`, `give_up` and `publish`: this thread sees what the last combiner
         // did, and what was left since.
         let acquire = order("staging.hold", Ordering::Acquire);
         let taken = self.0.compare_exchange(seen, HELD | NOTHING, acquire, Ordering::Relaxed);
@@ -145,18 +145,18 @@ impl Staging {
     ///
     /// COST: one compare-exchange of the shared line, for any number of slots; one load if no thread holds the word.
     #[inline]
-    pub fn leave<'a>(&self, slots: impl IntoIterator<Item = u32>, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
-        self.leave_if(HELD, slots, link_of)
+    pub fn publish<'a>(&self, slots: impl IntoIterator<Item = u32>, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
+        self.publish_if(HELD, slots, link_of)
     }
 
     /// Publishes `slots` even if no thread holds the word. The caller makes sure that a thread takes them.
-    pub fn leave_anyway<'a>(&self, slots: impl IntoIterator<Item = u32>, link_of: impl Fn(u32) -> &'a AtomicU32) {
-        self.leave_if(0, slots, link_of);
+    pub fn publish_anyway<'a>(&self, slots: impl IntoIterator<Item = u32>, link_of: impl Fn(u32) -> &'a AtomicU32) {
+        self.publish_if(0, slots, link_of);
     }
 
     /// Publishes `slots` if the word has these flags.
     #[inline]
-    fn leave_if<'a>(
+    fn publish_if<'a>(
         &self,
         flags: u64,
         slots: impl IntoIterator<Item = u32>,
@@ -183,7 +183,7 @@ impl Staging {
             match self.0.compare_exchange_weak(
                 seen,
                 published,
-                order("staging.leave", Ordering::Release),
+                order("staging.publish", Ordering::Release),
                 Ordering::Relaxed,
             ) {
                 Ok(_) => return true,
@@ -202,7 +202,7 @@ impl Staging {
         let mut published = published;
         loop {
             let Round { has_more, is_last } = round(published);
-            if !has_more && self.let_go() {
+            if !has_more && self.release() {
                 return true;
             }
             if has_more || is_last {
@@ -221,7 +221,7 @@ impl Staging {
         debug_assert!(published & HELD != 0, "only the combiner takes what was left");
         // Step b of `hold_or_kick`, between the kick that this swap takes away and the look at what the kick was for;
         // pairs with the fence there. This fence also stands between the swap and the reads of the slots, and so pairs
-        // with the Release of `leave`.
+        // with the Release of `publish`.
         fence_at("staging.take_fence");
         Chain::from_newest(newest(published))
     }
@@ -230,9 +230,9 @@ impl Staging {
     /// combiner. Returns whether the word was released. If not, the combiner takes again and re-checks.
     #[inline]
     #[must_use]
-    pub fn let_go(&self) -> bool {
+    pub fn release(&self) -> bool {
         // Release publishes what this combiner did to the next one.
-        let release = order("staging.let_go", Ordering::Release);
+        let release = order("staging.release", Ordering::Release);
         if !unless_mutated("staging.last_look") {
             self.0.store(NOTHING, release);
             return true;
@@ -252,7 +252,7 @@ impl Staging {
     /// ([`Liveness::waiter_present`](crate::liveness::Liveness::waiter_present)) before it checks everything. These are
     /// the steps b and c of [`hold_or_kick`](Self::hold_or_kick).
     pub fn give_up(&self) {
-        // Release as in `let_go`.
+        // Release as in `release`.
         let before = self.0.fetch_and(NOTHING, order("staging.give_up", Ordering::Release));
         debug_assert!(before & HELD != 0, "only the combiner gives up");
     }
@@ -270,7 +270,7 @@ impl Staging {
     #[inline]
     #[must_use]
     pub fn has_published(&self) -> bool {
-        // Acquire pairs with the Release of `let_go` and of `give_up`: a thread that finds nothing published because a
+        // Acquire pairs with the Release of `release` and of `give_up`: a thread that finds nothing published because a
         // combiner has taken it sees what that combiner did before it released the word.
         newest(self.0.load(order("staging.has_published", Ordering::Acquire))) != NIL
     }
@@ -287,18 +287,18 @@ mod tests {
     }
 
     #[test]
-    fn staging_is_let_go_only_when_nothing_was_left() {
+    fn staging_is_released_only_when_nothing_is_published() {
         let links = [const { AtomicU32::new(0) }; 6];
         let link_of = |slot: u32| &links[slot as usize];
         let staging = Staging::new("test.staging");
         assert!(staging.is_free());
-        assert!(!staging.leave([3], link_of), "nobody would come for it");
+        assert!(!staging.publish([3], link_of), "nobody would come for it");
         assert!(staging.try_hold().is_some_and(|chain| chain.is_empty()));
         assert!(staging.try_hold().is_none() && !staging.is_free());
-        assert!(staging.leave([4, 1], link_of) && staging.leave([2], link_of));
-        assert!(!staging.let_go());
+        assert!(staging.publish([4, 1], link_of) && staging.publish([2], link_of));
+        assert!(!staging.release());
         assert_eq!(staging.take().oldest_first(link_of), [4, 1, 2]);
-        assert!(staging.let_go() && staging.is_free());
+        assert!(staging.release() && staging.is_free());
     }
 
     #[test]
@@ -306,22 +306,22 @@ mod tests {
         let staging = Staging::new("test.staging");
         assert!(staging.hold_or_kick().is_some());
         assert!(staging.hold_or_kick().is_none() && staging.hold_or_kick().is_none());
-        assert!(!staging.let_go());
+        assert!(!staging.release());
         assert!(staging.take().is_empty());
-        assert!(staging.let_go());
+        assert!(staging.release());
     }
 
     #[test]
-    fn staging_that_was_given_up_goes_to_the_next_with_what_was_left() {
+    fn staging_that_was_given_up_goes_to_the_next_with_the_published_requests() {
         let links = [const { AtomicU32::new(0) }; 2];
         let link_of = |slot: u32| &links[slot as usize];
         let staging = Staging::new("test.staging");
         assert!(staging.try_hold().is_some());
-        assert!(staging.leave([1, 0], link_of) && staging.hold_or_kick().is_none());
+        assert!(staging.publish([1, 0], link_of) && staging.hold_or_kick().is_none());
         staging.give_up();
         assert!(!staging.is_free());
         let chain = staging.hold_or_kick().expect("nobody holds it");
         assert_eq!(chain.oldest_first(link_of), [1, 0]);
-        assert!(staging.let_go());
+        assert!(staging.release());
     }
 }

@@ -37,7 +37,7 @@ const LINES: &[&str] = &[
     "queue.hold_counts",
     "queue.inserting",
     "queue.limiter_look",
-    "queue.news",
+    "queue.new_reports",
     "queue.nr_sleepers",
     "queue.policy_wakeup",
     "queue.settings",

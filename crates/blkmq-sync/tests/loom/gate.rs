@@ -131,7 +131,7 @@ impl Tagged {
             if let Some(left) = self.staging.try_hold() {
                 return self.work(left, 1);
             }
-            if self.staging.leave([slot], link_of) {
+            if self.staging.publish([slot], link_of) {
                 return;
             }
         }
@@ -241,8 +241,8 @@ fn each_ordering_and_fence_is_needed() {
         ("word.pass_fence", counted_once),
         ("word.shut_fence", counted_once),
         ("word.second_look", counted_once),
-        ("liveness.brought_fence", tagged_unbroken),
-        ("liveness.lack_fence", tagged_unbroken),
+        ("liveness.notify_fence", tagged_unbroken),
+        ("liveness.wait_fence", tagged_unbroken),
     ]);
 }
 

@@ -1,7 +1,7 @@
 //! Models of a list that only one thread, the owner, drains. What other threads append reaches the owner, even if it
 //! sleeps.
 //!
-//! In models with an owner that sleeps only one other thread appends, and only once: `loom::left` explains what loom
+//! In models with an owner that sleeps only one other thread appends, and only once: `loom::deferrals` explains what loom
 //! makes of a second word in the inbox.
 
 use std::sync::Arc;

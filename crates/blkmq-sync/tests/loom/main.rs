@@ -2,11 +2,11 @@
 //! `scripts/step loom` makes it.
 #![cfg(loom)]
 
+mod deferrals;
 mod freeze;
 mod gate;
 mod handover;
 mod inbox;
-mod left;
 mod model;
 mod notify;
 mod restart;

@@ -175,8 +175,8 @@ fn the_word_publishes_what_was_staged_and_what_was_cleared() {
 #[test]
 fn each_ordering_and_fence_is_needed() {
     fail_without(&[
-        ("liveness.lack_fence", || prepare_to_wait(true)),
-        ("liveness.brought_fence", || prepare_to_wait(true)),
+        ("liveness.wait_fence", || prepare_to_wait(true)),
+        ("liveness.notify_fence", || prepare_to_wait(true)),
         ("word.set_waiting", || staging(true)),
         ("word.set_waiting", published),
         ("word.load", published),

@@ -153,8 +153,8 @@ fn each_ordering_and_fence_is_needed() {
     fail_without(&[
         ("ring.note", || noted(2, Broken::Nothing)),
         ("ring.take", || noted(2, Broken::Nothing)),
-        ("news.tell", || noted(2, Broken::Nothing)),
-        ("news.take", || noted(2, Broken::Nothing)),
+        ("reports.add", || noted(2, Broken::Nothing)),
+        ("reports.take", || noted(2, Broken::Nothing)),
         ("word.pass_fence", || passed(false, Broken::Nothing)),
         ("word.shut_fence", || passed(false, Broken::Nothing)),
         ("word.second_look", || passed(false, Broken::Nothing)),

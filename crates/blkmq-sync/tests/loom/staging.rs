@@ -85,7 +85,7 @@ impl Requests {
                 self.get_through(slot);
                 return self.work(left);
             }
-            if self.staging.leave([slot], link_of) {
+            if self.staging.publish([slot], link_of) {
                 return;
             }
         }
@@ -106,7 +106,7 @@ impl Requests {
 
 /// Whether no thread is at the scheduler and nothing was left. Asked when the other threads have ended.
 fn is_free(staging: &Staging) -> bool {
-    staging.try_hold().is_some_and(|left| left.is_empty()) && staging.let_go()
+    staging.try_hold().is_some_and(|left| left.is_empty()) && staging.release()
 }
 
 /// Two threads submit a request each. One may leave its request just before the other lets go.
@@ -400,7 +400,7 @@ impl Freezing {
                 assert!(staging.serve(left, round, Staging::give_up));
                 return;
             }
-            if staging.leave([slot], link_of) {
+            if staging.publish([slot], link_of) {
                 return;
             }
         }
@@ -507,12 +507,12 @@ fn a_frozen_queue_has_nothing_left_behind() {
 fn each_ordering_and_fence_is_needed() {
     fail_without(&[
         ("staging.hold", two_requests),
-        ("staging.let_go", two_requests),
-        ("staging.leave", two_requests),
+        ("staging.release", two_requests),
+        ("staging.publish", two_requests),
         ("staging.last_look", two_requests),
-        ("liveness.brought_fence", || prepare_to_wait(Broken::Nothing)),
-        ("liveness.lack_fence", || prepare_to_wait(Broken::Nothing)),
-        ("liveness.told_fence", || waiter_present(Broken::Nothing)),
+        ("liveness.notify_fence", || prepare_to_wait(Broken::Nothing)),
+        ("liveness.wait_fence", || prepare_to_wait(Broken::Nothing)),
+        ("liveness.present_fence", || waiter_present(Broken::Nothing)),
         ("staging.take_fence", kicked_before),
         ("staging.kick_fence", kicked_before),
         ("staging.look_fence", kicked_chooser),

@@ -77,8 +77,8 @@ impl Queue {
             domain.shown.store(get(Ordering::Relaxed), Ordering::Relaxed);
             Round::DONE
         };
-        let has_let_go = domain.staging.serve(left, round, |staging| self.live.give_up(staging));
-        assert!(has_let_go, "no combiner has a share here");
+        let was_released = domain.staging.serve(left, round, |staging| self.live.give_up(staging));
+        assert!(was_released, "no combiner has a share here");
         chosen
     }
 
@@ -150,10 +150,10 @@ fn a_token_is_found_in_a_pool_that_becomes_deeper() {
 #[test]
 fn each_fence_is_needed() {
     fail_without(&[
-        ("liveness.lack_fence", || split(ALL, false)),
-        ("liveness.brought_fence", || split(ALL, false)),
-        ("liveness.lack_fence", deepen),
-        ("liveness.brought_fence", deepen),
+        ("liveness.wait_fence", || split(ALL, false)),
+        ("liveness.notify_fence", || split(ALL, false)),
+        ("liveness.wait_fence", deepen),
+        ("liveness.notify_fence", deepen),
     ]);
 }
 

@@ -144,7 +144,7 @@ fn polls_in_step(seed: u64) -> Ended {
 fn who_polls_keeps_nobody_at_the_scheduler() {
     let endless = |seed: &u64| polls_in_step(*seed) != Ended::Finished;
     assert_eq!((0..2_000).find(endless), None);
-    weaken(Some("staged.news"));
+    weaken(Some("staged.pending_event"));
     let found = (0..2_000).find(endless);
     weaken(None);
     assert!(found.is_some(), "the test cannot fail");

@@ -66,18 +66,18 @@ impl Dispatcher {
         // issued anew, with a later deadline than the first read found.
         let Some(deadline) = q.slots.begin_timeout(id) else { return never };
         if now < deadline {
-            self.let_go(q, id, false, deadline);
+            self.end_reservation(q, id, false, deadline);
             return deadline;
         }
         let again = now.after(q.settings.timeout_ns());
         *was_asked = true;
         let expired = q.driver().timeout(hctx, id, now) == TimeoutAction::Done;
-        if self.let_go(q, id, expired, again) { never } else { again }
+        if self.end_reservation(q, id, expired, again) { never } else { again }
     }
 
     /// Ends the reservation of a request, which is overdue `again` at this time. Returns whether the request is
     /// finished now.
-    fn let_go(&mut self, q: &Queue, id: RqId, expired: bool, again: Time) -> bool {
+    fn end_reservation(&mut self, q: &Queue, id: RqId, expired: bool, again: Time) -> bool {
         let Some(rq) = q.slots.end_timeout(id, expired, again) else { return false };
         if rq.body().status == Status::Timeout {
             self.thread(q).counters.count(Count::Timeouts, 1);

@@ -270,15 +270,15 @@ impl RqList {
     }
 
     /// Leaves the whole list, in order, with the thread at the scheduler. Gives the list back if no thread is there.
-    pub(crate) fn leave(self, slots: &Slots, staging: &Staging) -> Result<(), Self> {
-        let left = staging.leave(self.indices_told(slots), |index| slots.link(index));
+    pub(crate) fn publish(self, slots: &Slots, staging: &Staging) -> Result<(), Self> {
+        let left = staging.publish(self.indices_told(slots), |index| slots.link(index));
         if left { Ok(()) } else { Err(self) }
     }
 
     /// Leaves the whole list in the staging even if no thread is at the scheduler. The caller makes sure that a thread
     /// comes.
-    pub(crate) fn leave_anyway(self, slots: &Slots, staging: &Staging) {
-        staging.leave_anyway(self.indices_told(slots), |index| slots.link(index));
+    pub(crate) fn publish_anyway(self, slots: &Slots, staging: &Staging) {
+        staging.publish_anyway(self.indices_told(slots), |index| slots.link(index));
     }
 
     /// Gives the whole list to a completion ring, in order.
@@ -295,7 +295,7 @@ impl RqList {
         }
     }
 
-    /// As [`take_over`](Self::take_over), for what [`leave`](Self::leave) or [`leave_anyway`](Self::leave_anyway) gave
+    /// As [`take_over`](Self::take_over), for what [`leave`](Self::leave) or [`publish_anyway`](Self::publish_anyway) gave
     /// away. Asks for the lines of the slots that a slot tells of too.
     pub(crate) fn take_over_published(&mut self, slots: &Slots, chain: Chain, location: Location) {
         self.take_over_fetched(slots, chain, location, |index| {

@@ -89,12 +89,12 @@ pub(super) fn insert<'q>(dispatcher: &mut Dispatcher, domain: &Domain, plug: &mu
             let dispatched = serve(dispatcher, q, domain, published, now, bound, may_dispatch, enter);
             return Inserted { entered, dispatched: Some(dispatched) };
         }
-        if !std::mem::replace(&mut has_looked, true) && staging.is_let_go_soon() {
+        if !std::mem::replace(&mut has_looked, true) && staging.is_released_soon() {
             continue;
         }
         let (entered, list) = begun.take().unwrap_or_else(|| dispatcher.begin(domain, plug));
         let requests = list.len() as u64;
-        match list.leave(&q.slots, staging) {
+        match list.publish(&q.slots, staging) {
             Ok(()) => {
                 thread.counters.count(Count::TrylockFailed, 1);
                 thread.counters.count(Count::Staged, requests);
@@ -217,9 +217,9 @@ fn serve<'q>(
         debug_assert!(chosen <= bound, "the combiner chooses {chosen} requests, at most {bound}");
         Round { has_more, is_last: share == 0 || chosen == bound }
     };
-    let has_let_go = domain.staging.serve(published, round, |staging| q.live.give_up(staging));
+    let was_released = domain.staging.serve(published, round, |staging| q.live.give_up(staging));
     dispatcher.must_dispatch |= owes;
-    Dispatched::new(chosen, !has_let_go)
+    Dispatched::new(chosen, !was_released)
 }
 
 /// Dispatches under the lock: first from the dispatch lists, then from the scheduler. Returns how many requests became

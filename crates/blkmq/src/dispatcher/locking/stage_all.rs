@@ -13,7 +13,7 @@ pub(super) fn insert(dispatcher: &mut Dispatcher, domain: &Domain, plug: &mut Pl
     debug_assert!(q.settings.stages_all(), "requests are left like this only where all are");
     let (entered, list) = dispatcher.begin(domain, plug);
     thread.counters.count(Count::Staged, list.len() as u64);
-    list.leave_anyway(&q.slots, &domain.staging);
+    list.publish_anyway(&q.slots, &domain.staging);
     q.defer(dispatcher.thread);
     Inserted { entered, dispatched: Some(Dispatched::all(0)) }
 }

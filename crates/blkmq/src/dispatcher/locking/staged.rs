@@ -96,8 +96,8 @@ fn serve_buckets(
         round(dispatcher);
         Round::DONE
     };
-    let has_let_go = domain.inserting.serve(published, round, Staging::give_up);
-    debug_assert!(has_let_go, "no round was the last");
+    let was_released = domain.inserting.serve(published, round, Staging::give_up);
+    debug_assert!(was_released, "no round was the last");
 }
 
 /// Inserts the requests of all buckets.
@@ -123,7 +123,7 @@ fn insert_buckets(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: 
 fn dispatch_alone(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: Time) -> Batch {
     debug_assert!(domain.is_whole(), "one thread chooses for the whole queue");
     let thread = dispatcher.thread(q);
-    let kicks = dispatcher.has_pending_event || !unless_mutated("staged.news");
+    let kicks = dispatcher.has_pending_event || !unless_mutated("staged.pending_event");
     let held = if kicks { domain.dispatching.hold_or_kick() } else { domain.dispatching.try_hold() };
     let Some(published) = held else {
         thread.counters.count(Count::TrylockFailed, 1);

@@ -123,8 +123,8 @@ fn each_ordering_and_fence_is_needed() {
         ("wake.last_look", unbroken),
         ("sleepers.any_fence", unbroken),
         ("wake.sleep_fence", unbroken),
-        ("left.count", unbroken),
-        ("left.read", unbroken),
+        ("deferrals.count", unbroken),
+        ("deferrals.read", unbroken),
     ]);
 }
 
