@@ -93,10 +93,10 @@ impl<M: SegmentSource> ExternalBuffers<M> {
 
     fn borrow(&self, place: M::Place) -> Buffer {
         let (start, len) = self.keeper.bytes(place);
-        // SAFETY: the bytes are valid until the request is over: the invariants of this type, and `SegmentSource`. Nobody
-        // dereferences the buffer: it goes to the session and comes back, and drivers pass the bytes' address to the
-        // kernel or copy them. So nothing refers to bytes that the guest, or another request of it that names the same
-        // ones, may change at any time. A guest that does so gets other data than it wants.
+        // SAFETY: the bytes are valid until the request is over: the invariants of this type, and `SegmentSource`.
+        // Nobody dereferences the buffer: it goes to the session and comes back, and drivers pass the bytes' address to
+        // the kernel or copy them. So nothing refers to bytes that the guest, or another request of it that names the
+        // same ones, may change at any time. A guest that does so gets other data than it wants.
         unsafe { Buffer::borrowed(start, len) }
     }
 

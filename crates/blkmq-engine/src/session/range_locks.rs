@@ -110,8 +110,8 @@ impl Claim {
 impl Table {
     /// Passes claims of parts that other connections than this one have entered behind `seen`, if `passes` says so.
     fn pass_events(&mut self, number: usize, seen: Ticket, mut passes: impl FnMut(Ticket, &Range<u64>) -> bool) {
-        let news = self.claims.range(seen + 1..).filter(|(_, claim)| claim.is_part && claim.owner != number);
-        let passed = news.filter(|(ticket, claim)| passes(**ticket, &claim.blocks)).map(|(ticket, _)| *ticket);
+        let later = self.claims.range(seen + 1..).filter(|(_, claim)| claim.is_part && claim.owner != number);
+        let passed = later.filter(|(ticket, claim)| passes(**ticket, &claim.blocks)).map(|(ticket, _)| *ticket);
         let passed: Vec<_> = passed.collect();
         passed.into_iter().for_each(|ticket| self.clear_obstacle(ticket));
     }

@@ -196,9 +196,9 @@ fn waits() -> impl Strategy<Value = Vec<(usize, u64, u64, Step)>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever comes when, and whatever neighbours do: what each thread, and what all of them, poll spuriously is within
-    /// the bounds. Counted without the policy: the time of a thread's polls in each wait through which it then slept.
-    /// Red if [`Idle::lose`] does not charge all threads, or if a thread polls although nothing is left for all.
+    /// Whatever comes when, and whatever neighbours do: what each thread, and what all of them, poll spuriously is
+    /// within the bounds. Counted without the policy: the time of a thread's polls in each wait through which it then
+    /// slept. Red if [`Idle::lose`] does not charge all threads, or if a thread polls although nothing is left for all.
     #[test]
     fn spurious_polls_are_bounded(waits in waits()) {
         let all = Budget::new();

@@ -1,8 +1,8 @@
 //! Models of a list that only one thread, the owner, drains. What other threads append reaches the owner, even if it
 //! sleeps.
 //!
-//! In models with an owner that sleeps only one other thread appends, and only once: `loom::deferrals` explains what loom
-//! makes of a second word in the inbox.
+//! In models with an owner that sleeps only one other thread appends, and only once: `loom::deferrals` explains what
+//! loom makes of a second word in the inbox.
 
 use std::sync::Arc;
 

@@ -295,8 +295,8 @@ impl RqList {
         }
     }
 
-    /// As [`take_over`](Self::take_over), for what [`leave`](Self::leave) or [`publish_anyway`](Self::publish_anyway) gave
-    /// away. Asks for the lines of the slots that a slot tells of too.
+    /// As [`take_over`](Self::take_over), for what [`leave`](Self::leave) or [`publish_anyway`](Self::publish_anyway)
+    /// gave away. Asks for the lines of the slots that a slot tells of too.
     pub(crate) fn take_over_published(&mut self, slots: &Slots, chain: Chain, location: Location) {
         self.take_over_fetched(slots, chain, location, |index| {
             slots.fetch(index);
