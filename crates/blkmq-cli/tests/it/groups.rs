@@ -214,8 +214,8 @@ fn the_rule_that_keeps_a_replaced_file_from_being_read_is_told() {
 }
 
 /// The numbers that are told of a client, as `second.due` names them.
-fn part(client: &Value, limiter: &str, what: &str) -> f64 {
-    client[limiter][what].as_f64().unwrap_or(f64::NAN)
+fn part(client: &Value, window: &str, what: &str) -> f64 {
+    client[window][what].as_f64().unwrap_or(f64::NAN)
 }
 
 /// Red if the share due does not go by weight among those that ask, if what was received does not add up, or if it is
@@ -241,8 +241,8 @@ fn shares_due_and_received_are_told_with_who_waits() {
             calm.read(0, 512);
             thread::sleep(Duration::from_secs(1));
             let [default, gold, calm] = ["default", "gold", "calm"].map(of);
-            let is_near = |client: &Value, limiter, due: f64| (part(client, limiter, "due") - due).abs() < 0.02;
-            let are_due = |limiter| is_near(&default, limiter, 0.2) && is_near(&gold, limiter, 0.8);
+            let is_near = |client: &Value, window, due: f64| (part(client, window, "due") - due).abs() < 0.02;
+            let are_due = |window| is_near(&default, window, 0.2) && is_near(&gold, window, 0.8);
             let sum: f64 = [&default, &gold, &calm].map(|client| part(client, "second", "received")).iter().sum();
             let waits =
                 [&default, &gold].iter().all(|client| client["waits"] == true && client["waiting"].as_u64() > Some(0));
@@ -255,8 +255,8 @@ fn shares_due_and_received_are_told_with_who_waits() {
             found.unwrap_or_else(|| panic!("{begin}: {metrics}")).parse::<f64>().expect("it is a number")
         };
         assert_eq!((told("share_weight", ""), told("share_connections", "")), (400.0, 1.0));
-        assert!((told("share_due_ratio", ",limiter=\"1m\"") - 0.8).abs() < 0.05);
-        assert!((0.1..0.9).contains(&told("share_received_ratio", ",limiter=\"1s\"")));
+        assert!((told("share_due_ratio", ",window=\"1m\"") - 0.8).abs() < 0.05);
+        assert!((0.1..0.9).contains(&told("share_received_ratio", ",window=\"1s\"")));
         let table = server.say(&["clients"]);
         assert!(table.contains("waits") && table.contains("asks for less"), "{table}");
         assert!(table.contains("\nIn queue default weights do nothing: "), "{table}");
