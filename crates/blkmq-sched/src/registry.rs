@@ -22,7 +22,7 @@ pub enum Priorities {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Description {
-    /// The kernel's name.
+    /// The policy's name: the kernel's, if Linux has it.
     pub name: &'static str,
     /// One sentence on the policy.
     pub about: &'static str,

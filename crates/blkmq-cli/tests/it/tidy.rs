@@ -364,6 +364,15 @@ fn every_locking_and_scheduler_has_its_place() {
     }
 }
 
+/// Red if a scheduler of blkmq-sched has no entry in its registry.
+#[test]
+fn every_scheduler_is_registered() {
+    let Some(files) = tracked() else { return println!("SKIP this is no git checkout") };
+    let of_schedulers = files.iter().filter(|(path, _)| path.starts_with("crates/blkmq-sched/src"));
+    let found: usize = of_schedulers.map(|(_, text)| text.matches("\nimpl Scheduler for ").count()).sum();
+    assert_eq!(found, blkmq_sched::SCHEDULERS.len(), "an `impl Scheduler` has no entry in `SCHEDULERS`");
+}
+
 /// Red if a scheduler was added, and a list of schedulers in a source or a script lacks it: a list of three or more, on
 /// one line. A list called `PUBLISHED` has the schedulers of which others published figures.
 #[test]

@@ -1,7 +1,7 @@
 //! The contract between a scheduler and its embedder.
 
 use blkmq_sched::{
-    Bfq, ClientSettings, DispatchContext, InsertAt, Kyber, MqDeadline, Op, RqId, Scheduler, Ticket, Time,
+    ClientSettings, DispatchContext, FeedbackKind, InsertAt, Op, RqId, SCHEDULERS, Ticket, Time, scheduler,
 };
 
 use crate::bench::{client, lone};
@@ -38,9 +38,10 @@ fn the_contract_has_no_more_methods_than_linux_s() {
 /// takes none for a request; and if a dispatch that returns nothing takes or leaves anything.
 #[test]
 fn a_dispatch_brings_what_its_request_needs_and_nothing_else() {
-    let schedulers: [(Box<dyn Scheduler>, usize, usize); 3] =
-        [(Box::new(MqDeadline::new()), 0, 0), (Box::new(Kyber::new()), 1, 0), (Box::new(Bfq::new()), 0, 1)];
-    for (mut scheduler, tokens, tickets) in schedulers {
+    for known in SCHEDULERS {
+        let mut scheduler = scheduler(known.name).expect("it is described");
+        let tokens = usize::from(scheduler.init_hctx().is_some());
+        let tickets = usize::from(scheduler.feedback() == FeedbackKind::Events);
         scheduler.reserve(1);
         scheduler.join(client(1), &ClientSettings::default());
         scheduler.insert(RqId(1), &lone(client(1), 0, Op::Read), InsertAt::Sorted, Time(0));

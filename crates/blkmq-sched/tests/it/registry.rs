@@ -52,6 +52,22 @@ fn share_of_second(scheduler: &mut dyn Scheduler, weights: [u16; 2], priorities:
     f64::from(got[1]) / 1000.0
 }
 
+/// Red if a scheduler claims strict classes and dispatches a lower one while the driver has a request of a higher one.
+#[test]
+fn a_scheduler_that_claims_strict_classes_keeps_them() {
+    for known in SCHEDULERS.iter().filter(|known| known.has_strict_classes) {
+        let mut value = scheduler(known.name).expect("it is described");
+        value.reserve(2);
+        let request =
+            |class, sector| Info { priority: IoPriority { class, level: 0 }, ..lone(client(1), sector, Op::Read) };
+        value.insert(RqId(1), &request(Class::RealTime, 0), InsertAt::Sorted, Time(0));
+        let mut ticket = None;
+        assert_eq!(value.dispatch(&mut ticket, Time(0)), Some(RqId(1)), "{}", known.name);
+        value.insert(RqId(2), &request(Class::Idle, 800), InsertAt::Sorted, Time(0));
+        assert_eq!(value.dispatch(&mut ticket, Time(1)), None, "{}: the driver has a real-time request", known.name);
+    }
+}
+
 /// Red if a scheduler is added that goes by weights and does not say so, or says so and does not.
 #[test]
 fn a_scheduler_shares_by_weight_if_it_says_so() {

@@ -71,7 +71,7 @@ const ORDERS: [(Order, &str); 3] =
 
 fn judge(own: Vec<Figure>, _: &[Figure], promises: &Promises) -> Vec<Figure> {
     let Some((order, batch)) = promises.order else { return own };
-    let name = ORDERS.iter().find(|(other, _)| *other == order).map_or("", |(_, name)| name);
+    let (_, name) = ORDERS.iter().find(|(other, _)| *other == order).expect("each order has a name");
     let case = format!("{name}: {MEAN}");
     aimed(own, |figure| (figure.case == case).then_some(Target::AtMost(batch as f64)))
 }
