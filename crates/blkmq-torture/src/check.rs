@@ -1,52 +1,49 @@
 //! What must be true of a world. Each file checks one kind of promise.
 
 mod alone;
-mod answers;
 mod arrivals;
 mod book;
 mod busy;
 mod counters;
 mod data;
 mod deadlines;
+mod depth_tokens;
 mod dumps;
 mod flush;
-mod flushing;
 mod freeze;
 mod gate;
 mod groups;
 mod idling;
 mod inflight;
 mod lag;
-mod lent;
 mod limiter;
 mod limits;
 mod lost;
 mod memory;
 mod moves;
-mod offers;
 mod order;
-mod owners;
 pub(super) mod parts;
 mod ranges;
 mod reports;
 mod room;
-mod runs;
 mod slots;
 mod stall;
 mod table;
 mod tags;
 #[cfg(test)]
-mod testing;
+mod tests;
 mod throttle;
 mod timeouts;
 mod times;
 mod tokens;
+mod tracker;
 mod turns;
 mod wake;
 
 use blkmq_virtual::driver::Topology;
 use blkmq_virtual::{Limits, Locking};
 
+use self::tracker::Tracker;
 use super::event::{Event, Stamp};
 
 /// What the checkers know of a world before it begins.
@@ -71,60 +68,41 @@ pub(crate) struct Facts {
     pub(crate) nap_ns: u64,
 }
 
-impl Facts {
-    /// The value of `nr_requests`, with or without a scheduler.
-    fn nr_requests(&self, has_scheduler: bool) -> u64 {
-        let asked = self.nr_requests.map(u64::from);
-        if has_scheduler {
-            return asked.unwrap_or(65536);
-        }
-        let depth = u64::from(self.topology.depth);
-        asked.map_or(depth, |asked| asked.min(depth))
-    }
-}
-
-/// One checker for each kind of promise.
-pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
+/// One checker for each rule, with the rule's name.
+fn all(facts: &Facts) -> Vec<(&'static str, Box<dyn Checker>)> {
     vec![
-        Box::new(lost::Lost::new(facts)),
-        Box::new(data::Data::new(facts)),
-        Box::new(tags::Tags::new(facts)),
-        Box::new(slots::Slots::new(facts)),
-        Box::new(limits::MergeLimits::new(facts)),
-        Box::new(order::Order::new(facts)),
-        Box::new(alone::Alone::new()),
-        Box::new(deadlines::Deadlines::new(facts)),
-        Box::new(flush::Flush::new(facts)),
-        Box::new(freeze::Freeze::new()),
-        Box::new(gate::Gate::new(facts)),
-        Box::new(counters::Counters::new(facts)),
-        Box::new(stall::Stall::new(facts)),
-        Box::new(arrivals::Arrivals::new(facts)),
-        Box::new(room::Room::new(facts)),
-        Box::new(busy::Busy::new()),
-        Box::new(groups::Groups::new(facts)),
-        Box::new(inflight::Inflight::new(facts)),
-        Box::new(ranges::Ranges::new(facts)),
-        Box::new(dumps::Dumps),
-        Box::new(wake::Wake::new(facts)),
-        Box::new(reports::Reports::new(facts)),
-        Box::new(idling::Idling::new()),
-        Box::new(lag::Lag::new()),
-        Box::new(tokens::Tokens::new(facts)),
-        Box::new(turns::Turns::new()),
-        Box::new(throttle::Throttle::new(facts)),
-        Box::new(limiter::Limiter::new(facts)),
-        Box::new(timeouts::Timeouts::new(facts)),
-        Box::new(times::CompletionTimes::new()),
-        Box::new(memory::Memory::new(facts)),
+        (lost::RULE, Box::new(lost::Lost::default())),
+        (data::RULE, Box::new(data::Data::new(facts))),
+        (tags::RULE, Box::new(tags::Tags::default())),
+        (slots::RULE, Box::new(slots::Slots::default())),
+        (limits::RULE, Box::new(limits::MergeLimits::default())),
+        (order::RULE, Box::new(order::Order::new(facts))),
+        (alone::RULE, Box::new(alone::Alone::default())),
+        (deadlines::RULE, Box::new(deadlines::Deadlines::default())),
+        (flush::RULE, Box::new(flush::Flush::new(facts))),
+        (freeze::RULE, Box::new(freeze::Freeze::default())),
+        (gate::RULE, Box::new(gate::Gate::default())),
+        (counters::RULE, Box::new(counters::Counters::new(facts))),
+        (stall::RULE, Box::new(stall::Stall::new(facts))),
+        (arrivals::RULE, Box::new(arrivals::Arrivals::default())),
+        (room::RULE, Box::new(room::Room::new())),
+        (busy::RULE, Box::new(busy::Busy::default())),
+        (groups::RULE, Box::new(groups::Groups::default())),
+        (inflight::RULE, Box::new(inflight::Inflight::new(facts))),
+        (ranges::RULE, Box::new(ranges::Ranges::default())),
+        (dumps::RULE, Box::new(dumps::Dumps)),
+        (wake::RULE, Box::new(wake::Wake::new(facts))),
+        (reports::RULE, Box::new(reports::Reports::default())),
+        (idling::RULE, Box::new(idling::Idling::default())),
+        (lag::RULE, Box::new(lag::Lag::new())),
+        (tokens::RULE, Box::new(tokens::Tokens::default())),
+        (turns::RULE, Box::new(turns::Turns::default())),
+        (throttle::RULE, Box::new(throttle::Throttle::default())),
+        (limiter::RULE, Box::new(limiter::Limiter::default())),
+        (timeouts::RULE, Box::new(timeouts::Timeouts::new(facts))),
+        (times::RULE, Box::new(times::CompletionTimes::default())),
+        (memory::RULE, Box::new(memory::Memory::new(facts))),
     ]
-}
-
-/// Those of bfq, for worlds that have nothing else.
-#[cfg(test)]
-pub(crate) fn of_bfq() -> Vec<Box<dyn Checker>> {
-    let facts = &testing::FACTS;
-    vec![Box::new(reports::Reports::new(facts)), Box::new(idling::Idling::new()), Box::new(lag::Lag::new())]
 }
 
 /// A promise that was broken.
@@ -140,21 +118,64 @@ pub(crate) struct Violation {
     pub(crate) requests: Vec<blkmq_sched::RqId>,
 }
 
+/// What a checker says of an event.
+type Verdict = Result<(), Violation>;
+
 /// Watches the events of one world for one kind of promise.
-pub(crate) trait Checker: Send {
+trait Checker: Send {
     /// Looks at an event.
     ///
     /// # Errors
     /// The promise that it breaks.
-    fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation>;
+    fn see(&mut self, at: Stamp, event: &Event<'_>, tracker: &Tracker) -> Verdict;
 
     /// Called when every CPU has come to its end.
     ///
     /// # Errors
     /// The promise that was not kept.
-    fn end(&mut self, at: Stamp) -> Result<(), Violation> {
-        let _ = at;
+    fn end(&mut self, tracker: &Tracker) -> Verdict {
+        let _ = tracker;
         Ok(())
+    }
+}
+
+/// The checkers of one world, and what they all ask about.
+pub(crate) struct Checkers {
+    tracker: Tracker,
+    checkers: Vec<(&'static str, Box<dyn Checker>)>,
+}
+
+impl Checkers {
+    /// The checkers of all rules.
+    pub(crate) fn new(facts: &Facts) -> Self {
+        Self { tracker: Tracker::new(facts), checkers: all(facts) }
+    }
+
+    /// The checkers of bfq alone, for worlds that have nothing else.
+    #[cfg(test)]
+    pub(crate) fn of_bfq(facts: &Facts) -> Self {
+        let is_meant = |rule| [reports::RULE, idling::RULE, lag::RULE].contains(&rule);
+        let checkers = all(facts).into_iter().filter(|(rule, _)| is_meant(*rule)).collect();
+        Self { tracker: Tracker::new(facts), checkers }
+    }
+
+    /// Shows an event to the checkers.
+    ///
+    /// # Errors
+    /// The first promise that it breaks.
+    pub(crate) fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+        self.tracker.begin(at, event);
+        let broken = self.checkers.iter_mut().try_for_each(|(_, checker)| checker.see(at, event, &self.tracker));
+        self.tracker.end(event);
+        broken
+    }
+
+    /// Called when every CPU has come to its end.
+    ///
+    /// # Errors
+    /// The first promise that was not kept.
+    pub(crate) fn end(&mut self) -> Result<(), Violation> {
+        self.checkers.iter_mut().try_for_each(|(_, checker)| checker.end(&self.tracker))
     }
 }
 

@@ -43,30 +43,3 @@ impl Claims {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Claims;
-
-    #[test]
-    fn only_reads_share_a_sector() {
-        let mut claims = Claims::new(16);
-        let read = claims.take(0, 8, true).unwrap();
-        let other = claims.take(4, 8, true).unwrap();
-        assert_eq!(claims.take(7, 2, false), None);
-        claims.give_back(&read);
-        assert_eq!(claims.take(4, 1, false), None);
-        let write = claims.take(0, 4, false).unwrap();
-        assert_eq!((claims.take(3, 1, false), claims.take(3, 1, true)), (None, None));
-        claims.give_back(&other);
-        claims.give_back(&write);
-        assert!(claims.take(0, 16, false).is_some());
-    }
-
-    #[test]
-    fn nothing_is_taken_behind_the_end() {
-        let mut claims = Claims::new(16);
-        assert_eq!((claims.take(16, 1, true), claims.take(u64::MAX, 2, false)), (None, None));
-        assert!(claims.take(16, 0, true).is_some() && claims.take(15, 1, false).is_some());
-    }
-}

@@ -11,8 +11,6 @@ mod held;
 mod inner;
 mod medium;
 mod stamps;
-#[cfg(test)]
-mod tests;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,12 +46,6 @@ impl Device {
     /// What the device has to do.
     pub(crate) fn state(&self) -> DeviceState {
         self.with(|inner| inner.state())
-    }
-
-    /// Takes the power away and gives it back, as also happens now and then by itself.
-    #[cfg(test)]
-    pub(crate) fn lose_power(&self) {
-        self.with(Inner::lose_power);
     }
 
     /// Makes sure that no other CPU calls for an owned hardware queue at the same time.

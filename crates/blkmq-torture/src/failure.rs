@@ -296,7 +296,6 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use blkmq_sched::{ClientId, Info, InsertAt, MergeLevel, Op, Time};
-    use blkmq_vcpu::Switch;
     use blkmq_virtual::Flags;
 
     use super::super::event::Asked;
@@ -373,16 +372,6 @@ mod tests {
     }
 
     #[test]
-    fn of_switches_those_of_the_last_steps_are_kept() {
-        let mut story = Story { end: 3 * LAST_STEPS, ..Story::default() };
-        let switch = |step| Switch { step, time: 0, from: 0, to: 1, line: None };
-        [0, 2 * LAST_STEPS - 1].into_iter().for_each(|step| story.keep(&Entry::Switch(switch(step))));
-        assert_eq!(story.last.lines.len(), 0);
-        (0..=LAST as u64).for_each(|step| story.keep(&Entry::Switch(switch(2 * LAST_STEPS + step))));
-        assert_eq!(story.lines().0.len(), LAST);
-    }
-
-    #[test]
     fn the_search_ends_when_its_steps_are_used_up() {
         let settings =
             Settings { cpus: 2, scheduler: None, locking: None, mutant: Mutant::by_name("tag-twice"), live: None };
@@ -394,16 +383,5 @@ mod tests {
         assert!(shortest.is_shortest && shortest.requests < 500, "{} requests", shortest.requests);
         let early = Failure::shortest(broken, &settings, &Budget { stop: &stop, steps: Cell::new(1) });
         assert!(!early.is_shortest && early.requests >= shortest.requests, "{} requests", early.requests);
-    }
-
-    #[test]
-    fn of_many_lines_the_latest_are_kept() {
-        let mut kept = Kept::default();
-        let at = Stamp { step: 0, time: Time(0), cpu: 0 };
-        (0..10).for_each(|number| {
-            kept.push(number, &Entry::Event(at, Event::Chosen { rq: RqId(number), now: Time(0) }), 3)
-        });
-        assert_eq!(kept.lines.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [7, 8, 9]);
-        assert_eq!(kept.left_out, 7);
     }
 }

@@ -208,19 +208,4 @@ mod tests {
         hashes.dedup();
         assert_eq!(hashes.len(), count);
     }
-
-    #[test]
-    fn how_much_memory_is_held_is_not_in_the_hash() {
-        assert_eq!(hash(&[at(3, Event::Memory { live: 1 })]), hash(&[at(3, Event::Memory { live: 2 })]));
-        assert_ne!(hash(&[at(3, Event::Memory { live: 1 })]), hash(&[at(4, Event::Memory { live: 1 })]));
-    }
-
-    #[test]
-    fn a_reader_reads_everything_in_order() {
-        let (told, heard) = std::sync::mpsc::channel();
-        let mut history = History::new(Some(Box::new(move |entry| told.send(entry.step()).unwrap())));
-        history.note(at(1, Event::Left { submitter: 1, hands_back: true }));
-        history.note(at(2, Event::Chosen { rq: RqId(1), now: Time(0) }));
-        assert_eq!(heard.try_iter().collect::<Vec<_>>(), [1, 2]);
-    }
 }

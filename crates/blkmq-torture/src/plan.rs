@@ -314,14 +314,4 @@ mod tests {
         }
         assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>(), LINES);
     }
-
-    #[test]
-    fn magnitudes_keep_their_bounds_and_are_all_drawn() {
-        let mut random = Random::new(1);
-        let drawn: Vec<_> = (0..10_000).map(|_| magnitude(&mut random, 1000)).collect();
-        assert!(drawn.iter().all(|number| (1..=1000).contains(number)));
-        for bounds in [1_u64..2, 2..10, 10..100, 100..1000] {
-            assert!(drawn.iter().filter(|number| bounds.contains(*number)).count() > 500, "{bounds:?}");
-        }
-    }
 }

@@ -7,7 +7,7 @@ use blkmq_sync_virtual::weaken;
 use blkmq_vcpu::{Ended, Idle, Options, go_on_for, run, thread};
 use blkmq_virtual::{Builder, Client, RequestQueue, Submitter};
 
-use super::check::{self, Facts, Violation};
+use super::check::{Checkers, Facts, Violation};
 use super::client::Client as Worker;
 use super::control::Controller;
 use super::device::{Device, DeviceConfig};
@@ -41,7 +41,7 @@ pub(crate) struct Outcome {
 /// on a thread of its own that ends soon after: a world that ends badly leaves its thread counting as panicking.
 fn play(seed: u64, requests: u64, settings: &Settings, reader: Option<Reader>) -> Outcome {
     let plan = Plan::draw(seed, settings);
-    let witness = Witness::new(History::new(reader), check::all(&facts(&plan)), settings.live);
+    let witness = Witness::new(History::new(reader), Checkers::new(&facts(&plan)), settings.live);
     let share = Arc::new(Mutex::new(Share::new(requests, plan.device.limits.capacity_sectors)));
     let device = Device::new(plan.device.clone(), plan.device_random.clone(), witness.clone());
     weaken(settings.mutant.map(|mutant| mutant.site));
@@ -86,7 +86,7 @@ fn said(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// What the checkers know of a world before it begins.
-fn facts(plan: &Plan) -> Facts {
+pub(crate) fn facts(plan: &Plan) -> Facts {
     let DeviceConfig { limits, topology, is_concurrent, .. } = plan.device;
     let Plan { io_timeout_ms, locking, bypass, nr_requests, .. } = *plan;
     Facts { limits, topology, io_timeout_ms, locking, bypass, nr_requests, is_concurrent, nap_ns: NAP_NS }
@@ -214,21 +214,50 @@ mod limiters;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::event::Action;
+    use super::super::history::Entry;
     use super::*;
 
     const SETTINGS: Settings = Settings { cpus: 8, scheduler: None, locking: None, mutant: None, live: None };
 
-    /// Plays a world on a thread of its own.
-    fn played(seed: u64, requests: u64) -> Outcome {
-        std::thread::spawn(move || play(seed, requests, &SETTINGS, None)).join().unwrap()
-    }
-
     #[test]
     fn worlds_end_well_and_the_same_way_each_time() {
         for seed in 0..20 {
-            let outcome = played(seed, 500);
+            let outcome = play_apart(seed, 500, &SETTINGS, None);
             assert_eq!((outcome.requests, &outcome.violation), (500, &None), "seed {seed}");
-            assert_eq!(outcome, played(seed, 500), "seed {seed}");
+            assert_eq!(outcome, play_apart(seed, 500, &SETTINGS, None), "seed {seed}");
         }
+    }
+
+    /// Red if no world has a device with one of the faults any more, or a loss of power.
+    #[test]
+    fn devices_have_every_fault() {
+        let seen = Arc::new(Mutex::new(BTreeSet::new()));
+        for seed in 0..20 {
+            let seen = Arc::clone(&seen);
+            let reader = move |entry: Entry<'_>| {
+                let name = match entry {
+                    Entry::Event(_, Event::PowerLost { .. }) => "power lost",
+                    Entry::Event(_, Event::Acted { action, .. }) => match action {
+                        Action::FinishedAtOnce(status) | Action::Completed(status) if !status.is_ok() => "failed",
+                        Action::FinishedAtOnce(_) => "finished at once",
+                        Action::Completed(_) => "completed",
+                        Action::Started { due: Some(_) } => "started",
+                        Action::Started { due: None } => "hung",
+                        Action::Refused => "refused",
+                        Action::GivenBack => "given back",
+                        Action::Stale => "stale",
+                        Action::GaveUp => "given up",
+                        Action::WantsTime { .. } => "wants time",
+                    },
+                    _ => return,
+                };
+                seen.lock().unwrap().insert(name);
+            };
+            play_apart(seed, 500, &SETTINGS, Some(Box::new(reader)));
+        }
+        assert_eq!(seen.lock().unwrap().len(), 11, "{seen:?}");
     }
 }

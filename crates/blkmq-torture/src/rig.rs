@@ -203,28 +203,6 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_cut_into_worlds() {
-        let of = |requests| {
-            let rig = rig(1, requests, 1);
-            (0..4).map_while(move |world| rig.requests_of(world)).collect::<Vec<_>>()
-        };
-        assert_eq!(of(1), [1]);
-        assert_eq!(of(WORLD_REQUESTS), [WORLD_REQUESTS]);
-        assert_eq!(of(2 * WORLD_REQUESTS + 7), [WORLD_REQUESTS, WORLD_REQUESTS, 7]);
-        let forever = Rig { length: Length::Time(Duration::from_secs(1)), ..rig(1, 1, 1) };
-        assert_eq!(forever.requests_of(1 << 40), Some(WORLD_REQUESTS));
-    }
-
-    #[test]
-    fn the_first_world_has_the_seed_of_the_run_and_no_two_have_the_same() {
-        assert_eq!(world_seed(7, 0), 7);
-        let mut seeds: Vec<u64> = (0..2).flat_map(|seed| (0..1000).map(move |world| world_seed(seed, world))).collect();
-        seeds.sort_unstable();
-        seeds.dedup();
-        assert_eq!(seeds.len(), 2000);
-    }
-
-    #[test]
     fn worlds_count_in_their_order_up_to_the_first_that_failed() {
         let fold = |worlds: &[(u64, u64, bool)]| {
             let mut fold = Fold::new(7);
@@ -240,31 +218,11 @@ mod tests {
     }
 
     #[test]
-    fn the_heaviest_world_is_known_by_its_seed() {
-        let mut fold = Fold::new(7);
-        for (world, requests, steps, is_clean) in
-            [(0, 10, 90, true), (1, 5, 60, true), (2, 20, 200, true), (3, 1, 99, false)]
-        {
-            fold.take(world, Outcome { requests, steps, ..outcome(world, is_clean) });
-        }
-        let heaviest = fold.heaviest.unwrap();
-        assert_eq!(heaviest, Heaviest { seed: world_seed(7, 1), requests: 5, steps: 60 });
-        assert_eq!(heaviest.steps_per_request(), 12);
-    }
-
-    #[test]
     fn what_is_played_does_not_depend_on_the_threads() {
         let run = |threads| rig(11, WORLD_REQUESTS + 300, threads).run(&Control::default());
         let alone = run(1);
         assert_eq!((alone.requests, alone.worlds, &alone.failure), (WORLD_REQUESTS + 300, 2, &None));
         assert_eq!(run(3), alone);
-    }
-
-    #[test]
-    fn however_short_the_time_a_world_is_played() {
-        let rig = Rig { length: Length::Time(Duration::from_nanos(1)), ..rig(3, 1, 2) };
-        let tally = rig.run(&Control::default());
-        assert!((1..=2).contains(&tally.worlds) && tally.requests == tally.worlds * WORLD_REQUESTS, "{tally:?}");
     }
 
     #[test]
@@ -280,13 +238,5 @@ mod tests {
         assert!(what.contains("'cfq'") && what.contains("mq-deadline"), "{what}");
         assert!(said(|settings| settings.cpus = 0).1.contains("1 to 64"));
         assert!(said(|settings| settings.cpus = MOST_CPUS + 1).1.contains("65"));
-    }
-
-    #[test]
-    fn a_run_that_is_stopped_has_come_to_nothing_more() {
-        let control = Control::default();
-        control.stop.store(true, Ordering::Relaxed);
-        let tally = rig(1, WORLD_REQUESTS, 1).run(&control);
-        assert_eq!((tally.requests, tally.worlds), (0, 0));
     }
 }

@@ -476,25 +476,4 @@ mod tests {
         let changed = Event::Changed { control: Control::Knob("fifo_batch", 2), phase: Phase::Done };
         assert_eq!(what(changed), "control: iosched/fifo_batch=2: done");
     }
-
-    #[test]
-    fn an_offer_tells_ranges_pieces_and_data_where_there_are_several() {
-        let offer = |ranges: &'static [(u64, u32)], segments: &'static [usize], data: &'static [u64]| Event::Offered {
-            rq: RqId(9),
-            hctx: 1,
-            tag: 4,
-            op: Op::Discard,
-            flags: Flags::default(),
-            sector: 8,
-            nr_sectors: 24,
-            ranges,
-            segments,
-            data,
-            now: Time(0),
-        };
-        let plain = "request 0/9.0: discard 8+24, offered to the device by hardware queue 1 with tag 4";
-        assert_eq!(what(offer(&[(8, 24)], &[512], &[])), plain);
-        let told = format!("{plain}; ranges 8+8 64+16; pieces of [512, 1024] bytes; writes 5 in 3 sectors");
-        assert_eq!(what(offer(&[(8, 8), (64, 16)], &[512, 1024], &[5, 5, 5])), told);
-    }
 }

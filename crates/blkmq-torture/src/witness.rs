@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use blkmq_sched::Time;
 use blkmq_vcpu::{Switch, cpu, steps, stop, time, uninterrupted};
 
-use super::check::{Checker, Violation};
+use super::check::{Checkers, Violation};
 use super::event::{Event, Stamp};
 use super::history::{Entry, History};
 
@@ -15,7 +15,7 @@ pub(crate) struct Witness(Arc<Mutex<Inner>>);
 
 struct Inner {
     history: History,
-    checkers: Vec<Box<dyn Checker>>,
+    checkers: Checkers,
     violation: Option<(Stamp, Violation)>,
     /// What the world's thread holds of memory, in bytes.
     live: Option<fn() -> i64>,
@@ -28,7 +28,7 @@ struct Inner {
 impl Witness {
     /// A witness with these checkers. `live` returns how many bytes of memory the world's thread holds. Without `live`,
     /// memory is not checked.
-    pub(crate) fn new(history: History, checkers: Vec<Box<dyn Checker>>, live: Option<fn() -> i64>) -> Self {
+    pub(crate) fn new(history: History, checkers: Checkers, live: Option<fn() -> i64>) -> Self {
         Self(Arc::new(Mutex::new(Inner { history, checkers, violation: None, live, own: 0, spare: 0 })))
     }
 
@@ -77,8 +77,7 @@ impl Witness {
     pub(crate) fn end(&self, at: Stamp, is_finished: bool) -> (Option<(Stamp, Violation)>, u64) {
         let Inner { history, checkers, violation, .. } = &mut *self.inner();
         if violation.is_none() && is_finished {
-            let broken = checkers.iter_mut().find_map(|checker| checker.end(at).err());
-            *violation = broken.map(|broken| (at, broken));
+            *violation = checkers.end().err().map(|broken| (at, broken));
         }
         (violation.take(), history.hash())
     }
@@ -97,8 +96,7 @@ impl Inner {
         self.note(Entry::Event(at, event));
         let before = self.live.map_or(0, |live| live());
         if self.violation.is_none() {
-            let broken = self.checkers.iter_mut().find_map(|checker| checker.see(at, &event).err());
-            self.violation = broken.map(|broken| (at, broken));
+            self.violation = self.checkers.see(at, &event).err().map(|broken| (at, broken));
         }
         self.own += self.live.map_or(0, |live| live()) - before;
         self.violation.is_none()

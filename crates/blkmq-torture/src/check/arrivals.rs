@@ -11,31 +11,16 @@
 use std::collections::BTreeMap;
 
 use blkmq_sched::{ClientId, Info, MergeLevel, Op, RqId};
-use blkmq_virtual::{Limits, Locking, Status};
+use blkmq_virtual::{Limits, Status};
 
 use super::super::event::{Asked, Control, Event, Phase, Stamp};
-use super::super::settings::{orders_one_hctx, takes_all};
+use super::super::settings::takes_all;
 use super::super::text::{FastRequest, Request};
-use super::book::Book;
 use super::table::{Table, grown, pool};
-use super::{Checker, Facts, Violation};
+use super::tracker::{Arrival, Operation, Tracker};
+use super::{Checker, Verdict, Violation};
 
-const RULE: &str = "arrivals";
-
-#[derive(Debug, Clone, Copy)]
-struct Operation {
-    submitter: u16,
-    asked: Asked,
-    step: u64,
-}
-
-/// A request as it came into the scheduler, and the number of requests that had come before it.
-#[derive(Debug, Clone, Copy)]
-struct Arrival {
-    info: Info,
-    value: u16,
-    number: u64,
-}
+pub(super) const RULE: &str = "arrivals";
 
 /// What a submitter is known to have done.
 #[derive(Debug, Clone, Copy, Default)]
@@ -53,20 +38,17 @@ struct Tenant {
 }
 
 /// The knob `nomerges`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct NoMerges {
-    level: MergeLevel,
-    coming: Option<MergeLevel>,
+    value: i64,
+    coming: Option<i64>,
     /// Earlier values of the knob, each with the step until which it held.
-    before: Vec<(u64, MergeLevel)>,
+    before: Vec<(u64, i64)>,
 }
 
 /// This module's checker.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    limits: Limits,
-    locking: Locking,
-    operations: Book<Operation>,
     submitters: Vec<Submitter>,
     /// The tenants by number.
     tenants: BTreeMap<u16, Tenant>,
@@ -75,7 +57,8 @@ pub(super) struct Arrivals {
     owners: BTreeMap<ClientId, u16>,
     nomerges: NoMerges,
     names: Table<u64>,
-    arrivals: Table<Arrival>,
+    /// How many requests had come before each request.
+    numbers: Table<u64>,
     nr_arrivals: u64,
     /// Each hardware queue has a value of the scheduler.
     is_split: bool,
@@ -83,8 +66,6 @@ pub(super) struct Arrivals {
     /// queues.
     latest: u64,
     sorted_until: u64,
-    /// First sector and length of a request as the device was offered it.
-    offers: Table<(u64, u32)>,
     /// By pool, value of the scheduler and kind: the operation with a name that came last, and its number.
     last: BTreeMap<(u16, u16), [(u64, u64); 6]>,
 }
@@ -99,65 +80,43 @@ const fn level(nomerges: i64) -> MergeLevel {
 
 impl NoMerges {
     fn changed(&mut self, step: u64, value: i64, phase: Phase) {
-        match phase {
-            Phase::Begun => self.coming = Some(level(value)),
-            Phase::Done => {
-                self.before.push((step, self.level));
-                (self.level, self.coming) = (level(value), None);
-            }
-            Phase::Refused => self.coming = None,
+        self.coming = (phase == Phase::Begun).then_some(value);
+        if phase == Phase::Done {
+            self.before.push((step, self.value));
+            self.value = value;
         }
     }
 
     /// Whether all levels since this step satisfy `is_such`.
     fn was_always(&self, step: u64, is_such: impl Fn(MergeLevel) -> bool) -> bool {
-        let before = self.before.iter().rev().take_while(|(until, _)| *until >= step).map(|(_, level)| *level);
-        before.chain(self.coming).chain([self.level]).all(is_such)
+        let before = self.before.iter().rev().take_while(|(until, _)| *until >= step).map(|(_, value)| *value);
+        before.chain(self.coming).chain([self.value]).map(level).all(is_such)
     }
 }
 
 impl Arrivals {
-    pub(super) fn new(facts: &Facts) -> Self {
-        Self {
-            limits: facts.limits,
-            locking: facts.locking,
-            operations: Book::new(),
-            submitters: Vec::new(),
-            tenants: BTreeMap::new(),
-            owners: BTreeMap::new(),
-            nomerges: NoMerges { level: MergeLevel::Full, coming: None, before: Vec::new() },
-            names: Table::new(),
-            arrivals: Table::new(),
-            nr_arrivals: 0,
-            is_split: false,
-            latest: 0,
-            sorted_until: 0,
-            offers: Table::new(),
-            last: BTreeMap::new(),
-        }
-    }
-
     fn submitter(&mut self, submitter: u16) -> &mut Submitter {
         grown(&mut self.submitters, submitter, Submitter::default)
     }
 
-    fn inserted(&mut self, value: u16, rq: RqId, info: Info) -> Result<(), Violation> {
+    fn inserted(&mut self, rq: RqId, tracker: &Tracker) -> Verdict {
         self.nr_arrivals += 1;
-        *self.arrivals.entry(rq) = Some((rq, Arrival { info, value, number: self.nr_arrivals }));
+        *self.numbers.entry(rq) = Some((rq, self.nr_arrivals));
         let Some(&bio) = self.names.get(rq) else { return Ok(()) };
-        let Some(&Operation { submitter, asked, step }) = self.operations.get(bio) else { return Ok(()) };
+        let Some(&Operation { submitter, ref asked, at, .. }) = tracker.operation(bio) else { return Ok(()) };
         // Under a locking that takes all, the request may have been left to another CPU, which inserts it later.
-        let is_direct = !takes_all(self.locking);
-        if is_direct && asked.flags.nowait && step < self.submitter(submitter).passed_on {
+        let is_direct = !takes_all(tracker.locking);
+        if is_direct && asked.flags.nowait && at.step < self.submitter(submitter).passed_on {
             let what = format!("operation {bio} of submitter {submitter} must not wait, and waited for room");
             return Err(Violation::new(RULE, what).bio(bio).request(rq));
         }
-        self.judge_order(bio, rq)
+        self.judge_order(bio, rq, tracker)
     }
 
     /// Called when the request of an operation is known. Compares it with the last one of the same kind and submitter.
-    fn judge_order(&mut self, bio: u64, rq: RqId) -> Result<(), Violation> {
-        let Some(&Arrival { info, value, number }) = self.arrivals.get(rq) else { return Ok(()) };
+    fn judge_order(&mut self, bio: u64, rq: RqId, tracker: &Tracker) -> Verdict {
+        let Some(&number) = self.numbers.get(rq) else { return Ok(()) };
+        let Some(&Arrival { info: Some(info), value }) = tracker.arrival(rq) else { return Ok(()) };
         let last = self.last.entry((pool(rq), value)).or_default();
         let last = &mut last[2 * info.priority.class.index() + usize::from(info.sync)];
         let (earlier, later) = if last.1 < number { (*last, (bio, number)) } else { ((bio, number), *last) };
@@ -171,14 +130,14 @@ impl Arrivals {
     }
 
     /// Called when an operation is over, so that its request is certainly known.
-    fn over(&mut self, bio: u64, rq: RqId, status: Status) -> Result<(), Violation> {
-        let Some(operation) = self.operations.end(bio) else { return Ok(()) };
+    fn over(&mut self, bio: u64, rq: RqId, status: Status, tracker: &Tracker) -> Verdict {
+        let Some(operation) = tracker.operation(bio) else { return Ok(()) };
         let asked = operation.asked;
-        let is_alone = asked.flags.nomerge || self.is_fua(&asked);
-        let is_never = is_alone || self.nomerges.was_always(operation.step, |level| level == MergeLevel::Never);
-        let what = self.judge_info(&operation, rq, is_alone).or_else(|| {
+        let is_alone = asked.flags.nomerge || is_fua(&asked, &tracker.limits);
+        let is_never = is_alone || self.nomerges.was_always(operation.at.step, |level| level == MergeLevel::Never);
+        let what = tracker.info(rq).and_then(|info| self.judge_info(operation, info, is_alone)).or_else(|| {
             let is_judged = is_never && status.is_ok() && asked.op != Op::Flush;
-            if is_judged { self.judge_alone(&asked, rq) } else { None }
+            if is_judged { judge_alone(&asked, rq, tracker) } else { None }
         });
         what.map_or(Ok(()), |what| {
             let what = format!("{}, which operation {bio} became, {what}", Request(rq));
@@ -186,16 +145,10 @@ impl Arrivals {
         })
     }
 
-    /// Whether the device itself makes the operation's data durable.
-    const fn is_fua(&self, asked: &Asked) -> bool {
-        asked.flags.fua && self.limits.fua && !matches!(asked.op, Op::Read)
-    }
-
-    fn judge_info(&mut self, operation: &Operation, rq: RqId, is_alone: bool) -> Option<String> {
-        let &Operation { submitter, asked, step } = operation;
-        let &Arrival { info, .. } = self.arrivals.get(rq)?;
+    fn judge_info(&mut self, operation: &Operation, info: &Info, is_alone: bool) -> Option<String> {
+        let &Operation { submitter, asked, at: Stamp { step, .. }, .. } = operation;
         if (info.op, info.priority) != (asked.op, asked.priority) {
-            return Some(format!("came into the scheduler as {}, and it was {asked}", FastRequest(&info)));
+            return Some(format!("came into the scheduler as {}, and it was {asked}", FastRequest(info)));
         }
         let Asked { op, sector, flags, .. } = asked;
         let is_sync = op == Op::Read || flags.sync || flags.fua || flags.preflush;
@@ -242,219 +195,49 @@ impl Arrivals {
         let known = *self.tenants.entry(tenant).or_default().client.get_or_insert(client);
         (known != client).then(|| format!("came as of client {}, and tenant {tenant} is client {}", client.0, known.0))
     }
+}
 
-    /// Checks that the operation reached the device as a request of its own, whole or cut.
-    fn judge_alone(&self, asked: &Asked, rq: RqId) -> Option<String> {
-        let &(sector, nr_sectors) = self.offers.get(rq).unwrap_or(&(u64::MAX, 0));
-        if sector == asked.sector && u64::from(nr_sectors) <= asked.nr_sectors {
-            return None;
-        }
-        Some(match self.offers.get(rq) {
-            Some(_) => format!("had to stay alone as {asked}, and reached the device as {sector}+{nr_sectors}"),
-            None if self.offers.is_past(rq) => return None,
-            None => format!("had to stay alone as {asked}, and joined another"),
-        })
-    }
+/// Whether the device itself makes the operation's data durable.
+const fn is_fua(asked: &Asked, limits: &Limits) -> bool {
+    asked.flags.fua && limits.fua && !matches!(asked.op, Op::Read)
+}
+
+/// Checks that the operation reached the device as a request of its own, whole or split.
+fn judge_alone(asked: &Asked, rq: RqId, tracker: &Tracker) -> Option<String> {
+    let Some(offer) = tracker.offer(rq) else {
+        let is_past = tracker.is_offer_past(rq);
+        return (!is_past).then(|| format!("had to stay alone as {asked}, and joined another"));
+    };
+    let (sector, nr_sectors) = (offer.ranges.first().map_or(u64::MAX, |range| range.0), offer.nr_sectors());
+    let is_own = sector == asked.sector && nr_sectors <= asked.nr_sectors;
+    (!is_own).then(|| format!("had to stay alone as {asked}, and reached the device as {sector}+{nr_sectors}"))
 }
 
 impl Checker for Arrivals {
-    fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+    fn see(&mut self, at: Stamp, event: &Event<'_>, tracker: &Tracker) -> Verdict {
         match *event {
             Event::Joined { submitter, tenant, .. } => self.joined(submitter, tenant),
             Event::Leaving { submitter } => self.leaving(submitter),
             Event::PassedOn { submitter } => self.submitter(submitter).passed_on = at.step,
-            Event::Submitted { submitter, bio, asked, .. } => {
-                self.latest = bio;
-                self.operations.begin(bio, Operation { submitter, asked, step: at.step });
-            }
+            Event::Submitted { bio, .. } => self.latest = bio,
             Event::Named { bio, id, .. } => {
                 *self.names.entry(id) = Some((id, bio));
-                return self.judge_order(bio, id);
+                return self.judge_order(bio, id, tracker);
             }
-            Event::Reaped { bio, id, status, .. } => return self.over(bio, id, status),
-            Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => _ = self.operations.end(bio),
-            Event::Left { submitter, .. } => {
-                let theirs = self.operations.those(|operation| operation.submitter == submitter);
-                theirs.into_iter().for_each(|bio| _ = self.operations.end(bio));
-            }
-            Event::Inserted { value, rq, info, .. } => return self.inserted(value, rq, info),
-            Event::Offered { rq, sector, nr_sectors, .. } => {
-                *self.offers.entry(rq) = Some((rq, (sector, nr_sectors)));
-            }
-            Event::Installed { scheduler } => {
-                let was_split = std::mem::replace(&mut self.is_split, scheduler.is_some_and(orders_one_hctx));
-                if was_split {
-                    self.sorted_until = self.latest;
-                }
+            Event::Reaped { bio, id, status, .. } => return self.over(bio, id, status, tracker),
+            Event::Inserted { rq, .. } => return self.inserted(rq, tracker),
+            Event::Installed { .. } => {
+                let was_split = std::mem::replace(&mut self.is_split, tracker.is_split());
+                self.sorted_until = if was_split { self.latest } else { self.sorted_until };
             }
             Event::Changed { control: Control::Topology(..), phase: Phase::Done } if self.is_split => {
                 self.sorted_until = self.latest;
             }
-            Event::Changed { control: Control::Locking(locking), phase: Phase::Done } => self.locking = locking,
             Event::Changed { control: Control::QueueKnob("nomerges", value), phase } => {
                 self.nomerges.changed(at.step, value, phase);
             }
             _ => {}
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use blkmq_sched::Class;
-    use blkmq_virtual::{Flags, IoPriority};
-
-    use super::super::testing::*;
-    use super::*;
-
-    fn told() -> Told<Arrivals> {
-        let mut told = Told::new(Arrivals::new(&FACTS));
-        told.good(Event::Joined { submitter: 1, nr_slots: 16, tenant: 3 });
-        told
-    }
-
-    fn with(op: Op, flags: Flags) -> Asked {
-        Asked { flags, ..asked(op, 8, 8) }
-    }
-
-    /// Tells that an operation comes into the scheduler, and that it is over. The first event that breaks a promise is
-    /// the result.
-    fn came(told: &mut Told<Arrivals>, asked: Asked, info: Info) -> Result<(), Violation> {
-        let rq = id(1, 0, 0);
-        told.good(submitted(1, asked)).good(inserted(rq, info, 0)).good(Event::Named { submitter: 1, bio: 1, id: rq });
-        told.good(offered(rq, asked.op, info.sector, info.nr_sectors, &[]));
-        told.tell(reaped(1, rq, Status::Ok))
-    }
-
-    fn good(asked: Asked, info: Info) {
-        came(&mut told(), asked, info).expect("it is right");
-    }
-
-    fn bad(asked: Asked, info: Info, says: &str) {
-        let what = came(&mut told(), asked, info).expect_err("it is wrong").what;
-        assert!(what.contains("request 1/0.0, which operation 1 became") && what.contains(says), "{what}");
-    }
-
-    #[test]
-    fn a_request_is_what_was_asked_for() {
-        let (read, write) = (info(Op::Read, 8, 8), info(Op::Write, 8, 8));
-        let sync = Flags { sync: true, ..Flags::NONE };
-        good(with(Op::Read, Flags::NONE), read);
-        // More operations joined it in the plug, also in front of it.
-        good(with(Op::Read, Flags::NONE), info(Op::Read, 4, 16));
-        good(with(Op::Write, Flags::NONE), write);
-        good(with(Op::Write, sync), Info { sync: true, ..write });
-        good(with(Op::Write, Flags { fua: true, ..Flags::NONE }), Info { sync: true, ..write });
-        bad(with(Op::Read, Flags::NONE), Info { op: Op::Write, ..read }, "came into the scheduler as ");
-        bad(with(Op::Read, Flags::NONE), Info { sync: false, ..read }, "sync=false, and it was read 8+8");
-        bad(with(Op::Write, sync), write, "sync=false");
-        bad(with(Op::Write, Flags::NONE), info(Op::Write, 9, 8), "at 9+8, and it was write 8+8");
-        let priority = IoPriority { class: Class::Idle, level: 2 };
-        bad(Asked { priority, ..with(Op::Read, Flags::NONE) }, read, "came into the scheduler as ");
-        good(Asked { priority, ..with(Op::Read, Flags::NONE) }, Info { priority, ..read });
-    }
-
-    #[test]
-    fn a_tenant_is_one_client() {
-        let mut told = told();
-        came(&mut told, with(Op::Read, Flags::NONE), info(Op::Read, 8, 8)).expect("it is the first");
-        let again = |told: &mut Told<Arrivals>, bio, submitter, client| {
-            let rq = id(1, 0, bio);
-            let asked = with(Op::Read, Flags::NONE);
-            told.good(Event::Submitted { submitter, bio, asked, pieces: &[4096] });
-            told.good(inserted(rq, Info { client: ClientId(client), ..info(Op::Read, 8, 8) }, 0));
-            told.tell(reaped(bio, rq, Status::Ok)).map_err(|violation| violation.what)
-        };
-        assert_eq!(again(&mut told, 2, 1, 0), Ok(()));
-        assert!(again(&mut told, 3, 1, 7).unwrap_err().contains("client 7, and tenant 3 is client 0"));
-        told.good(Event::Joined { submitter: 2, nr_slots: 16, tenant: 1 });
-        assert!(again(&mut told, 4, 2, 0).unwrap_err().contains("those of tenant 3, not 1"));
-        assert_eq!(again(&mut told, 5, 2, 1), Ok(()));
-        // Another submitter of the tenant is there, so the client stays. Without any submitter, the tenant comes back
-        // as another client.
-        told.good(Event::Joined { submitter: 3, nr_slots: 16, tenant: 1 }).good(Event::Leaving { submitter: 2 });
-        assert!(again(&mut told, 6, 3, 8).unwrap_err().contains("client 8, and tenant 1 is client 1"));
-        told.good(Event::Leaving { submitter: 3 }).good(Event::Joined { submitter: 3, nr_slots: 16, tenant: 1 });
-        assert_eq!(again(&mut told, 7, 3, 9), Ok(()));
-        told.good(Event::Joined { submitter: 4, nr_slots: 16, tenant: 2 });
-        assert!(again(&mut told, 8, 4, 1).unwrap_err().contains("those of tenant 1, not 2"));
-    }
-
-    #[test]
-    fn what_must_stay_alone_does() {
-        let nomerge = Flags { nomerge: true, ..Flags::NONE };
-        let never = |info: Info| Info { merge: MergeLevel::Never, ..info };
-        good(with(Op::Read, nomerge), never(info(Op::Read, 8, 8)));
-        bad(with(Op::Read, nomerge), info(Op::Read, 8, 8), "merges Full");
-        bad(with(Op::Read, Flags::NONE), never(info(Op::Read, 8, 8)), "merges Never");
-        bad(with(Op::Read, nomerge), never(info(Op::Read, 8, 9)), "reached the device as 8+9");
-        let mut told = told();
-        told.good(submitted(1, with(Op::Read, nomerge))).bad(reaped(1, id(1, 0, 0), Status::Ok), "joined another");
-    }
-
-    #[test]
-    fn the_knob_counts_that_may_have_been_read() {
-        let knob = |value, phase| changed(Control::QueueKnob("nomerges", value), phase);
-        let read = |merge| Info { merge, ..info(Op::Read, 8, 8) };
-        let asked = with(Op::Read, Flags::NONE);
-        for (value, merge) in [(0, MergeLevel::Full), (1, MergeLevel::LastOnly), (2, MergeLevel::Never)] {
-            let set = || {
-                let mut told = told();
-                told.good(knob(value, Phase::Begun)).good(knob(value, Phase::Done));
-                told
-            };
-            came(&mut set(), asked, read(merge)).expect("it is as the knob says");
-            let other = if value == 0 { MergeLevel::Never } else { MergeLevel::Full };
-            came(&mut set(), asked, read(other)).expect_err("it was so before, and is no more");
-            let mut told = told();
-            told.good(knob(value, Phase::Begun));
-            came(&mut told, asked, read(merge)).expect("it may be so already");
-        }
-        let mut told = told();
-        told.good(knob(2, Phase::Begun)).good(knob(2, Phase::Done));
-        came(&mut told, asked, Info { nr_sectors: 16, ..read(MergeLevel::Never) }).expect_err("it merged in the plug");
-    }
-
-    #[test]
-    fn requests_of_a_kind_come_in_the_order_of_their_operations() {
-        let named = |bio| Event::Named { submitter: 1, bio, id: id(1, bio, 0) };
-        let comes = |slot, info| inserted(id(1, slot, 0), info, 0);
-        let three = || {
-            let mut told = told();
-            for bio in 1..=3 {
-                told.good(submitted(bio, with(Op::Write, Flags::NONE)));
-            }
-            told.good(named(1)).good(named(2));
-            told
-        };
-        let write = info(Op::Write, 8, 8);
-        three().good(comes(1, write)).good(comes(2, write)).good(comes(3, write)).good(named(3));
-        three().good(comes(2, write)).bad(comes(1, write), "operation 2 came into the scheduler before 1");
-        three()
-            .good(comes(3, write))
-            .good(comes(2, write))
-            .bad(named(3), "operation 3 came into the scheduler before 2");
-        // A request of another kind, and a request of another pool.
-        three().good(comes(2, Info { sync: true, ..write })).good(comes(1, write));
-        let idle = IoPriority { class: Class::Idle, level: 0 };
-        three().good(comes(2, Info { priority: idle, ..write })).good(comes(1, write));
-    }
-
-    #[test]
-    fn what_must_not_wait_comes_when_it_is_passed_on() {
-        let flags = Flags { nowait: true, ..Flags::NONE };
-        let named = Event::Named { submitter: 1, bio: 1, id: id(1, 0, 0) };
-        let read = inserted(id(1, 0, 0), info(Op::Read, 8, 8), 0);
-        let (passed, by_another) = (Event::PassedOn { submitter: 1 }, Event::PassedOn { submitter: 0 });
-        told().good(passed).good(submitted(1, with(Op::Read, flags))).good(named).good(by_another).good(read);
-        let mut told = self::told();
-        told.good(submitted(1, with(Op::Read, flags))).good(named).good(passed).bad(read, "must not wait, and waited");
-        // Another CPU inserts the request later.
-        let mut told = self::told();
-        told.good(changed(Control::Locking(Locking::Combining), Phase::Done));
-        told.good(submitted(1, with(Op::Read, flags))).good(named).good(passed).good(read);
-        let mut told = self::told();
-        told.good(submitted(1, with(Op::Read, Flags::NONE))).good(named).good(passed).good(read);
     }
 }

@@ -6,18 +6,15 @@
 //! operation is outstanding.
 
 use blkmq_sched::{Op, RqId};
-use blkmq_virtual::{DiskStats, Locking, QueueCounters, Status};
+use blkmq_virtual::{DiskStats, QueueCounters, Status};
 
 use super::super::event::{Action, Asked, Control, Counts, Event, Phase, Stamp};
 use super::super::settings::{chooses_in_batches, takes_all};
-use super::book::Book;
-use super::flushing::Flushing;
-use super::offers::Offers;
-use super::parts::parts;
-use super::table::{Table, grown};
-use super::{Checker, Facts, Violation};
+use super::table::grown;
+use super::tracker::{Operation, Tracker};
+use super::{Checker, Facts, Verdict, Violation};
 
-const RULE: &str = "counters";
+pub(super) const RULE: &str = "counters";
 
 /// Numbers of parts of operations, by the reasons why the device may never see a request for them.
 #[derive(Debug, Clone, Copy, Default)]
@@ -66,13 +63,6 @@ struct Seen {
     sectors: [u64; 4],
 }
 
-#[derive(Debug)]
-struct Operation {
-    submitter: u16,
-    asked: Asked,
-    nr_parts: u64,
-}
-
 /// A moment at which the queue had drained.
 #[derive(Debug, Clone, Copy, Default)]
 struct Moment {
@@ -87,32 +77,36 @@ struct Moment {
 /// This module's checker.
 #[derive(Debug)]
 pub(super) struct Counters {
-    facts: Facts,
-    operations: Book<Operation>,
     outstanding: Parts,
-    offers: Offers,
-    flushing: Flushing,
-    /// Requests that came into the scheduler, each with the value that it came into, or bypassed it.
-    came: Table<u16>,
     seen: Seen,
-    has_scheduler: bool,
-    locking: Locking,
     has_combined: bool,
     /// The CPU that chose last, by value of the scheduler.
     choosers: Vec<Option<u16>>,
-    /// Whether the statistics count requests. `None`: this changed since the counts were last compared.
-    iostats: Option<bool>,
-    /// The value of the knob `iostats`.
-    knob: bool,
+    /// The event at which the counts were last compared, and what they were.
+    compared: u64,
     last: Moment,
 }
 
+/// The group in which the statistics count a request: reads; writes and writes of zeroes; discards; flushes.
+pub(super) const fn group(op: Op) -> usize {
+    match op {
+        Op::Read => 0,
+        Op::Write | Op::WriteZeroes => 1,
+        Op::Discard => 2,
+        Op::Flush => 3,
+    }
+}
+
 impl Parts {
-    fn of(operation: &Operation, write_cache: bool) -> Self {
-        let Operation { asked: Asked { op, flags, .. }, nr_parts, .. } = operation;
+    /// The parts of an operation, if the queue counts it. Without a cache a flush is over before it enters the queue.
+    fn of(bio: u64, tracker: &Tracker) -> Option<(Self, &Asked)> {
+        let Operation { asked, nr_parts, .. } = tracker.operation(bio)?;
+        let Asked { op, flags, .. } = asked;
+        let write_cache = tracker.limits.write_cache;
         let number = |is_one: bool| if is_one { *nr_parts } else { 0 };
-        let flushing = *op == Op::Flush || flags.preflush && write_cache;
-        Self { all: *nr_parts, nowait: number(flags.nowait), flushing: number(flushing) }
+        let flushing = number(*op == Op::Flush || flags.preflush && write_cache);
+        let is_counted = *nr_parts > 0 && (*op != Op::Flush || write_cache);
+        is_counted.then_some((Self { all: *nr_parts, nowait: number(flags.nowait), flushing }, asked))
     }
 
     const fn add(&mut self, other: Self) {
@@ -131,43 +125,16 @@ impl Parts {
 impl Counters {
     pub(super) fn new(facts: &Facts) -> Self {
         Self {
-            facts: facts.clone(),
-            operations: Book::new(),
             outstanding: Parts::default(),
-            offers: Offers::new(),
-            flushing: Flushing::new(facts.limits),
-            came: Table::new(),
             seen: Seen::default(),
-            has_scheduler: false,
-            locking: facts.locking,
             has_combined: takes_all(facts.locking),
             choosers: Vec::new(),
-            iostats: Some(true),
-            knob: true,
+            compared: 0,
             last: Moment::default(),
         }
     }
 
-    fn submitted(&mut self, submitter: u16, bio: u64, asked: Asked, pieces: &[usize]) {
-        let Ok(nr_parts) = parts(&self.facts.limits, &asked, pieces) else { return };
-        // Without a cache a flush is over before it enters the queue.
-        if asked.op == Op::Flush && !self.facts.limits.write_cache {
-            return;
-        }
-        let operation = Operation { submitter, asked, nr_parts };
-        self.outstanding.add(Parts::of(&operation, self.facts.limits.write_cache));
-        self.operations.begin(bio, operation);
-    }
-
-    fn end_of(&mut self, bio: u64) -> Option<(Operation, Parts)> {
-        let operation = self.operations.end(bio)?;
-        let parts = Parts::of(&operation, self.facts.limits.write_cache);
-        self.outstanding.take(parts);
-        Some((operation, parts))
-    }
-
-    fn reaped(&mut self, bio: u64, status: Status) {
-        let Some((operation, parts)) = self.end_of(bio) else { return };
+    fn reaped(&mut self, parts: Parts, asked: &Asked, status: Status) {
         let seen = &mut self.seen;
         seen.over += parts.all;
         if !status.is_ok() {
@@ -175,62 +142,50 @@ impl Counters {
             seen.failed_parts += parts.all;
         }
         // If an operation was cut, some parts may have been refused although the first error came from another part.
-        let was_cut = operation.asked.flags.nowait && parts.all > 1;
+        let was_cut = asked.flags.nowait && parts.all > 1;
         if status == Status::Again || (was_cut && !status.is_ok()) {
             seen.refused_parts += parts.all;
         }
         if status == Status::Again {
             return;
         }
-        if operation.asked.op == Op::Flush {
+        if asked.op == Op::Flush {
             seen.flushes += 1;
         } else if !status.is_ok() {
             seen.unwritten_parts += parts.flushing;
         }
     }
 
-    fn dropped(&mut self, bio: u64) {
-        if let Some((_, parts)) = self.end_of(bio) {
-            self.seen.dropped.add(parts);
-        }
-    }
-
-    fn chosen(&mut self, cpu: u16, rq: RqId) {
-        if !chooses_in_batches(self.locking) {
+    fn chosen(&mut self, cpu: u16, rq: RqId, tracker: &Tracker) {
+        if !chooses_in_batches(tracker.locking) {
             self.seen.chosen += 1;
             self.choosers.clear();
             return;
         }
         self.seen.chosen_in_batches += 1;
         // Two holds in a row may be of the same CPU, so only a change of the CPU surely begins another hold.
-        let value = self.came.get(rq).copied().unwrap_or(0);
+        let value = tracker.arrival(rq).map_or(0, |arrival| arrival.value);
         let before = grown(&mut self.choosers, value, || None).replace(cpu);
         self.seen.batches += u64::from(before != Some(cpu));
     }
 
-    fn acted(&mut self, event: &Event<'_>, action: Action) {
+    fn acted(&mut self, action: Action, tracker: &Tracker) {
         if let Action::Started { .. } | Action::FinishedAtOnce(_) | Action::GivenBack = action {
             self.seen.taken += 1;
-            self.seen.unordered += u64::from(!self.has_scheduler);
+            self.seen.unordered += u64::from(tracker.scheduler.is_none());
         }
         match action {
             Action::GivenBack => self.seen.given_back += 1,
             Action::GaveUp => self.seen.given_up += 1,
             _ => {}
         }
-        if let Some((offer, _)) = self.offers.see(event) {
-            let group = match offer.op {
-                Op::Read => 0,
-                Op::Write | Op::WriteZeroes => 1,
-                Op::Discard => 2,
-                Op::Flush => 3,
-            };
-            self.seen.ended[group] += 1;
-            self.seen.sectors[group] += offer.ranges.iter().map(|range| u64::from(range.1)).sum::<u64>();
+        if let Some((_, offer, _)) = tracker.ended() {
+            self.seen.ended[group(offer.op)] += 1;
+            self.seen.sectors[group(offer.op)] += offer.nr_sectors();
         }
     }
 
-    fn counted(&mut self, at: Stamp, counts: &Counts) -> Result<(), Violation> {
+    fn counted(&mut self, at: Stamp, counts: &Counts, tracker: &Tracker) -> Verdict {
         let Counts { stats, stat, inflight, .. } = *counts;
         if inflight != [0; 2] {
             let what = format!("the queue has drained, and says that the device has {inflight:?} requests");
@@ -239,13 +194,15 @@ impl Counters {
         let Self { seen, outstanding, has_combined, .. } = *self;
         let now = Moment { stats, stat, seen, outstanding, has_combined };
         let verdict = now.judge_operations().and_then(|()| now.judge_requests());
-        let verdict = verdict.and_then(|()| now.judge_times(at.time.0)).and_then(|()| match self.iostats {
-            Some(true) => now.judge_statistics(&self.last),
-            Some(false) => now.judge_silence(&self.last),
-            None => Ok(()),
+        let verdict = verdict.and_then(|()| now.judge_times(at.time.0)).and_then(|()| {
+            match tracker.iostats_since(self.compared) {
+                Some(true) => now.judge_statistics(&self.last),
+                Some(false) => now.judge_silence(&self.last),
+                None => Ok(()),
+            }
         });
         verdict.map_err(|what| Violation::new(RULE, format!("the queue has drained and counted {what}")))?;
-        (self.last, self.iostats) = (now, Some(self.knob));
+        (self.last, self.compared) = (now, tracker.event);
         Ok(())
     }
 }
@@ -358,243 +315,34 @@ impl Moment {
 }
 
 impl Checker for Counters {
-    fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
-        self.flushing.see(event);
+    fn see(&mut self, at: Stamp, event: &Event<'_>, tracker: &Tracker) -> Verdict {
+        for (parts, asked) in tracker.ending.iter().filter_map(|bio| Parts::of(*bio, tracker)) {
+            self.outstanding.take(parts);
+            match *event {
+                Event::Reaped { status, .. } => self.reaped(parts, asked, status),
+                Event::Rejected { .. } => {}
+                _ => self.seen.dropped.add(parts),
+            }
+        }
+        let takes_all = takes_all(tracker.locking);
         match *event {
-            Event::Submitted { submitter, bio, asked, pieces } => self.submitted(submitter, bio, asked, pieces),
-            Event::Rejected { bio, .. } => _ = self.end_of(bio),
-            Event::Reaped { bio, status, .. } => self.reaped(bio, status),
-            Event::HandedBack { bio, .. } => self.dropped(bio),
-            Event::Left { submitter, .. } => {
-                let theirs = self.operations.those(|operation| operation.submitter == submitter);
-                theirs.into_iter().for_each(|bio| self.dropped(bio));
+            Event::Submitted { bio, .. } => {
+                Parts::of(bio, tracker).into_iter().for_each(|(parts, _)| self.outstanding.add(parts));
             }
-            Event::Installed { scheduler } => {
-                self.has_scheduler = scheduler.is_some();
-                self.choosers.clear();
-            }
+            Event::Installed { .. } => self.choosers.clear(),
             Event::Merged { .. } => {
                 self.seen.merged += 1;
-                self.seen.arrived += u64::from(takes_all(self.locking));
+                self.seen.arrived += u64::from(takes_all);
             }
             Event::Absorbed { .. } => self.seen.merged += 1,
-            Event::Inserted { value, rq, .. } => {
-                *self.came.entry(rq) = Some((rq, value));
-                self.seen.arrived += u64::from(takes_all(self.locking));
-            }
-            Event::Chosen { rq, .. } => self.chosen(at.cpu, rq),
-            Event::Offered { rq, sector, data, .. } => {
-                if self.has_scheduler && self.came.get(rq).is_none() && !self.flushing.takes(rq, sector, data) {
-                    *self.came.entry(rq) = Some((rq, 0));
-                    self.seen.passed += 1;
-                }
-                self.offers.see(event);
-            }
-            Event::Changed { control: Control::Locking(locking), phase: Phase::Done } => {
-                self.locking = locking;
-                self.has_combined |= takes_all(locking);
-            }
-            Event::Acted { action, .. } => self.acted(event, action),
-            Event::Changed { control: Control::QueueKnob("iostats", value), phase } => match phase {
-                Phase::Begun => self.iostats = None,
-                Phase::Done => self.knob = value != 0,
-                Phase::Refused => {}
-            },
-            Event::Counted(counts) => return self.counted(at, counts),
+            Event::Inserted { .. } => self.seen.arrived += u64::from(takes_all),
+            Event::Chosen { rq, .. } => self.chosen(at.cpu, rq, tracker),
+            Event::Offered { .. } => self.seen.passed += u64::from(tracker.is_bypass),
+            Event::Changed { control: Control::Locking(_), phase: Phase::Done } => self.has_combined |= takes_all,
+            Event::Acted { action, .. } => self.acted(action, tracker),
+            Event::Counted(counts) => return self.counted(at, counts, tracker),
             _ => {}
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use blkmq_sched::MergeHow;
-    use blkmq_virtual::Flags;
-
-    use super::super::testing::*;
-    use super::*;
-
-    /// A read of 8 sectors as one request, and the counts after it.
-    fn one_read() -> (Told<Counters>, Counts) {
-        let mut told = Told::new(Counters::new(&FACTS));
-        let rq = id(1, 0, 0);
-        told.good(Event::Installed { scheduler: Some("mq-deadline") }).good(submitted(1, asked(Op::Read, 0, 8)));
-        told.good(inserted(rq, info(Op::Read, 0, 8), 0)).good(chosen(rq, 0)).good(offered(rq, Op::Read, 0, 8, &[]));
-        told.good(started(rq)).good(completed(rq, Status::Ok)).good(reaped(1, rq, Status::Ok));
-        let mut counts = counts(0);
-        counts.stats.dispatch_batches = 1;
-        counts.stats = QueueCounters { entered: 1, completed: 1, issued: 1, dispatched: 1, ..counts.stats };
-        counts.stat = DiskStats { read_ios: 1, read_sectors: 8, ..counts.stat };
-        (told, counts)
-    }
-
-    fn bad(change: impl FnOnce(&mut Counts), says: &str) {
-        let (mut told, mut counts) = one_read();
-        change(&mut counts);
-        told.bad(Event::Counted(&counts), says);
-    }
-
-    #[test]
-    fn what_happened_is_counted_once() {
-        let (mut told, counts) = one_read();
-        told.good(Event::Counted(&counts)).good(Event::Counted(&counts));
-        for count in [0, 2] {
-            bad(|counts| counts.stats.completed = count, &format!("completed={count}, and there were 1"));
-            bad(|counts| counts.stats.issued = count, "issued");
-            bad(|counts| counts.stats.dispatched = count, "dispatched and dispatched_fast");
-            bad(|counts| counts.stats.dispatch_batches = count, "dispatch_batches");
-            bad(|counts| counts.stat.read_ios = count, "read_ios");
-            bad(|counts| counts.stat.read_sectors = count, "read_sectors");
-        }
-        bad(|counts| counts.stats.entered = 2, "entered=2");
-        bad(|counts| counts.stats.errors = 1, "errors=1");
-        bad(|counts| counts.stats.merges_plug = 1, "merges_plug=1");
-        bad(|counts| counts.stats.merges_insert = 1, "merges_insert=1");
-        bad(|counts| counts.stats.requeued = 1, "requeued=1");
-        bad(|counts| counts.stats.timeouts = 1, "timeouts=1");
-        bad(|counts| counts.stat.write_ios = 1, "write_ios=1");
-        bad(|counts| counts.stat.write_sectors = 1, "write_sectors=1");
-        bad(|counts| counts.stat.discard_ios = 1, "discard_ios=1");
-        bad(|counts| counts.stat.flush_ios = 1, "flush_ios=1");
-        bad(|counts| counts.stat.read_merges = 1, "ios and merges=2");
-        bad(|counts| counts.stat.in_flight = 1, "in_flight=1");
-        bad(|counts| counts.inflight = [0, 1], "has [0, 1] requests");
-        bad(|counts| counts.stat.read_ticks = 1, "time_in_queue=0");
-        bad(|counts| counts.stat.io_ticks = 1, "io_ticks=1");
-    }
-
-    #[test]
-    fn what_passes_the_scheduler_is_counted() {
-        let (mut told, mut counts) = one_read();
-        let rq = id(1, 0, 1);
-        told.good(submitted(2, asked(Op::Read, 0, 8))).good(offered(rq, Op::Read, 0, 8, &[]));
-        // A request counts once, however often it is offered.
-        told.good(acted(rq, Action::GivenBack)).good(offered(rq, Op::Read, 0, 8, &[])).good(started(rq));
-        told.good(completed(rq, Status::Ok)).good(reaped(2, rq, Status::Ok));
-        counts.stats = QueueCounters { entered: 2, completed: 2, issued: 3, requeued: 1, ..counts.stats };
-        counts.stat = DiskStats { read_ios: 2, read_sectors: 16, ..counts.stat };
-        told.bad(Event::Counted(&counts), "bypassed=0, and there were 1");
-        counts.stats.bypassed = 1;
-        told.good(Event::Counted(&counts));
-        bad(|counts| counts.stats.bypassed = 1, "bypassed=1, and there were 0");
-    }
-
-    #[test]
-    fn batches_and_what_was_left_are_counted() {
-        let come = |told: &mut Told<Counters>, counts: &mut Counts, slot: u64| {
-            let rq = id(1, slot, 1);
-            told.good(submitted(2 + slot, asked(Op::Read, 0, 8))).good(inserted(rq, info(Op::Read, 0, 8), 0));
-            told.good(chosen(rq, 0)).good(offered(rq, Op::Read, 0, 8, &[])).good(started(rq));
-            told.good(completed(rq, Status::Ok)).good(reaped(2 + slot, rq, Status::Ok));
-            let Counts { stats, stat, .. } = counts;
-            (stats.entered, stats.completed, stats.issued) = (stats.entered + 1, stats.completed + 1, stats.issued + 1);
-            stats.dispatched_fast += 1;
-            (stat.read_ios, stat.read_sectors) = (stat.read_ios + 1, stat.read_sectors + 8);
-        };
-        let (mut told, mut counts) = one_read();
-        told.good(changed(Control::Locking(Locking::Batch), Phase::Done));
-        (0..3).for_each(|slot| come(&mut told, &mut counts, slot));
-        told.cpu = 1;
-        come(&mut told, &mut counts, 3);
-        // One request under the locking single. Then three by one CPU and one by another CPU.
-        for (batches, is_right) in [(2, false), (3, true), (5, true), (6, false)] {
-            counts.stats.dispatch_batches = batches;
-            assert_eq!(told.tell(Event::Counted(&counts)).is_ok(), is_right, "{batches} batches");
-        }
-        counts.stats = QueueCounters { dispatch_batches: 3, staged: 1, ..counts.stats };
-        told.bad(Event::Counted(&counts), "staged=1, and there were 0");
-        told.good(changed(Control::Locking(Locking::Combining), Phase::Done));
-        come(&mut told, &mut counts, 4);
-        told.good(Event::Counted(&counts));
-        counts.stats.staged = 2;
-        told.bad(Event::Counted(&counts), "staged=2, and there were 0 to 1");
-    }
-
-    #[test]
-    fn errors_and_retries_are_counted() {
-        let (mut told, mut counts) = one_read();
-        let (rq, other) = (id(1, 0, 1), id(1, 1, 1));
-        told.good(Event::Installed { scheduler: None });
-        told.good(submitted(2, asked(Op::Discard, 0, 8))).good(offered(rq, Op::Discard, 0, 8, &[]));
-        told.good(acted(rq, Action::Refused)).good(offered(rq, Op::Discard, 0, 8, &[]));
-        told.good(acted(rq, Action::GivenBack)).good(offered(rq, Op::Discard, 0, 8, &[])).good(started(rq));
-        told.good(acted(rq, Action::GaveUp)).good(reaped(2, rq, Status::Timeout));
-        told.good(submitted(3, asked(Op::Discard, 8, 8))).good(offered(other, Op::Discard, 8, 8, &[]));
-        told.good(acted(other, Action::FinishedAtOnce(Status::Medium))).good(reaped(3, other, Status::Medium));
-        counts.stats = QueueCounters { entered: 3, completed: 3, issued: 4, requeued: 1, timeouts: 1, ..counts.stats };
-        counts.stat = DiskStats { discard_ios: 2, discard_sectors: 16, ..counts.stat };
-        told.bad(Event::Counted(&counts), "errors=0, and there were 2");
-        counts.stats.errors = 2;
-        told.good(Event::Counted(&counts));
-    }
-
-    #[test]
-    fn what_joins_another_is_counted_as_merged() {
-        let (mut told, mut counts) = one_read();
-        let rq = id(1, 0, 1);
-        // Two requests in the scheduler. A third operation had joined the second one in the plug.
-        told.good(submitted(2, asked(Op::Read, 0, 4))).good(submitted(3, asked(Op::Read, 4, 4)));
-        told.good(submitted(4, asked(Op::Read, 8, 4))).good(inserted(rq, info(Op::Read, 0, 4), 0));
-        told.good(Event::Merged { into: rq, info: info(Op::Read, 4, 8), how: MergeHow::Back }).good(chosen(rq, 0));
-        told.good(offered(rq, Op::Read, 0, 12, &[])).good(acted(rq, Action::FinishedAtOnce(Status::Ok)));
-        counts.stats =
-            QueueCounters { entered: 4, completed: 4, issued: 2, dispatched: 2, dispatch_batches: 2, ..counts.stats };
-        counts.stat = DiskStats { read_ios: 2, read_sectors: 20, read_merges: 2, ..counts.stat };
-        counts.stats.merges_insert = 1;
-        // Not reaped yet, so it is not known how many of the operations left the plug.
-        told.good(Event::Counted(&Counts { stats: QueueCounters { merges_plug: 1, ..counts.stats }, ..counts }));
-        for bio in 2..5 {
-            told.good(reaped(bio, rq, Status::Ok));
-        }
-        told.bad(Event::Counted(&counts), "merges_plug=0, and there were 1");
-    }
-
-    #[test]
-    fn flushes_and_what_must_not_wait_are_no_requests() {
-        let (mut told, mut counts) = one_read();
-        let flush = id(0, 0, 0);
-        told.good(submitted(2, asked(Op::Flush, 0, 0))).good(offered(flush, Op::Flush, 0, 0, &[]));
-        told.good(acted(flush, Action::FinishedAtOnce(Status::Ok))).good(reaped(2, id(1, 1, 0), Status::Ok));
-        let flags = Flags { nowait: true, ..Flags::NONE };
-        told.good(submitted(3, Asked { flags, ..asked(Op::Write, 0, 8) }));
-        told.good(reaped(3, id(1, 2, 0), Status::Again));
-        counts.stats = QueueCounters { entered: 3, completed: 3, issued: 2, errors: 1, ..counts.stats };
-        counts.stat = DiskStats { write_ios: 1, ..counts.stat };
-        told.bad(Event::Counted(&counts), "flush_ios=0, and there were 1");
-        counts.stat.flush_ios += 1;
-        told.good(Event::Counted(&counts));
-    }
-
-    #[test]
-    fn of_an_operation_that_was_cut_some_parts_may_have_had_to_wait() {
-        let (mut told, mut counts) = one_read();
-        let flags = Flags { nowait: true, ..Flags::NONE };
-        told.good(submitted(2, Asked { flags, ..asked(Op::Write, 0, 64) }));
-        told.good(offered(id(1, 0, 1), Op::Write, 0, 16, &[])).good(completed(id(1, 0, 1), Status::Medium));
-        told.good(reaped(2, id(1, 0, 1), Status::Medium));
-        // The other three were refused, each as a request of its own or after it joined another in the plug. So no more
-        // than these can have joined.
-        counts.stats =
-            QueueCounters { entered: 5, completed: 5, errors: 4, merges_plug: 4, bypassed: 1, ..counts.stats };
-        counts.stat = DiskStats { write_ios: 1, write_sectors: 16, ..counts.stat };
-        told.bad(Event::Counted(&counts), "merges_plug=4, and there were 0 to 3");
-        counts.stats.merges_plug = 0;
-        told.good(Event::Counted(&counts));
-    }
-
-    #[test]
-    fn the_statistics_are_silent_while_they_are_off() {
-        let knob = |value, phase| changed(Control::QueueKnob("iostats", value), phase);
-        let (mut told, mut counts) = one_read();
-        // The statistics were on for a part of the time, so it is not known what they counted.
-        counts.stat = DiskStats::default();
-        told.good(knob(0, Phase::Begun)).good(knob(0, Phase::Done)).good(Event::Counted(&counts));
-        told.good(Event::Counted(&counts));
-        counts.stat.read_ios = 1;
-        told.bad(Event::Counted(&counts), "while iostats was 0");
-        told.good(knob(1, Phase::Begun)).good(knob(1, Phase::Done)).good(Event::Counted(&counts));
-        counts.stat.read_ios = 2;
-        told.bad(Event::Counted(&counts), "read_ios=1, and there were 0");
     }
 }

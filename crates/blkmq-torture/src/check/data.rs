@@ -7,92 +7,44 @@
 use std::collections::BTreeMap;
 
 use blkmq_sched::{Op, RqId};
-use blkmq_virtual::Status;
 
 use super::super::event::{Asked, Event, Stamp};
 use super::super::text::name;
-use super::book::Book;
-use super::offers::Offers;
-use super::parts::parts;
-use super::runs::{Runs, places};
-use super::{Checker, Facts, Violation};
+use super::tracker::{Operation, Tracker, sectors};
+use super::{Checker, Facts, Verdict, Violation};
 
-const RULE: &str = "data";
-
-/// An operation that is not over.
-#[derive(Debug)]
-struct Operation {
-    submitter: u16,
-    asked: Asked,
-    /// The power went while the operation was outstanding. A read may have found what was there before.
-    is_vague: bool,
-}
+pub(super) const RULE: &str = "data";
 
 /// This module's checker.
 #[derive(Debug)]
 pub(super) struct Data {
-    facts: Facts,
-    operations: Book<Operation>,
-    /// Operations other than reads by their first sector.
-    places: BTreeMap<u64, u64>,
     /// How many reads are outstanding on each sector.
     readers: Vec<u16>,
     /// What each sector holds, and for some sectors what they may hold instead.
     content: Vec<u64>,
     instead: BTreeMap<u64, Vec<u64>>,
-    offers: Offers,
-    runs: Runs,
+    /// The event at which the power went last.
+    power_lost: u64,
 }
 
 impl Data {
     pub(super) fn new(facts: &Facts) -> Self {
         let nr_sectors = usize::try_from(facts.limits.capacity_sectors).expect("a world's device is small");
-        Self {
-            facts: facts.clone(),
-            operations: Book::new(),
-            places: BTreeMap::new(),
-            readers: vec![0; nr_sectors],
-            content: vec![0; nr_sectors],
-            instead: BTreeMap::new(),
-            offers: Offers::new(),
-            runs: Runs::new(),
-        }
-    }
-
-    fn submitted(&mut self, submitter: u16, bio: u64, asked: Asked, pieces: &[usize]) {
-        if asked.op == Op::Flush || parts(&self.facts.limits, &asked, pieces).is_err() {
-            return;
-        }
-        if asked.op == Op::Read {
-            self.readers[places(asked.sector, asked.nr_sectors)].iter_mut().for_each(|readers| *readers += 1);
-        } else {
-            self.places.insert(asked.sector, bio);
-        }
-        self.operations.begin(bio, Operation { submitter, asked, is_vague: false });
-    }
-
-    fn end_of(&mut self, bio: u64) -> Option<Operation> {
-        let operation = self.operations.end(bio)?;
-        let Asked { op, sector, nr_sectors, .. } = operation.asked;
-        if op == Op::Read {
-            self.readers[places(sector, nr_sectors)].iter_mut().for_each(|readers| *readers -= 1);
-        } else {
-            self.places.remove(&sector);
-        }
-        Some(operation)
+        Self { readers: vec![0; nr_sectors], content: vec![0; nr_sectors], instead: BTreeMap::new(), power_lost: 0 }
     }
 
     /// Called when a read is over. The read must have found what may be there. From now on the sectors are known to
     /// hold what it found.
-    fn read(&mut self, bio: u64, asked: &Asked, is_vague: bool, data: &[u64]) -> Result<(), Violation> {
+    fn read(&mut self, bio: u64, &Operation { ref asked, event, .. }: &Operation, data: &[u64]) -> Verdict {
         if data.len() as u64 != asked.nr_sectors {
             let what = format!("read {bio} of {} sectors has data for {}", asked.nr_sectors, data.len());
             return Err(Violation::new(RULE, what).bio(bio));
         }
-        if is_vague {
+        // If the power went meanwhile, the read may have found what was there before.
+        if event < self.power_lost {
             return Ok(());
         }
-        let first = places(asked.sector, asked.nr_sectors).start;
+        let first = sectors(asked.sector, asked.nr_sectors).start;
         if self.instead.is_empty() && self.content[first..first + data.len()] == *data {
             return Ok(());
         }
@@ -109,44 +61,37 @@ impl Data {
     }
 
     /// Checks that an operation asked for what an offered request does.
-    fn offered(&self, rq: RqId, data: &[u64]) -> Result<(), Violation> {
-        let Some(offer) = self.offers.get(rq) else { return Ok(()) };
-        let bad = |what: String| Err(Violation::new(RULE, what).request(rq));
-        let asked_sectors: u64 = offer.ranges.iter().map(|(_, nr_sectors)| u64::from(*nr_sectors)).sum();
-        if data.len() as u64 != if offer.op == Op::Write { asked_sectors } else { 0 } {
-            return bad(format!("a {} of {asked_sectors} sectors brings data for {}", name(offer.op), data.len()));
+    fn offered(&self, rq: RqId, data: &[u64], tracker: &Tracker) -> Verdict {
+        let Some(offer) = tracker.offer(rq) else { return Ok(()) };
+        let fail = |what: String| Err(Violation::new(RULE, what).request(rq));
+        let nr_sectors = offer.nr_sectors();
+        if data.len() as u64 != if offer.op == Op::Write { nr_sectors } else { 0 } {
+            return fail(format!("a {} of {nr_sectors} sectors brings data for {}", name(offer.op), data.len()));
         }
         let mut data = data;
         for &(sector, nr_sectors) in &offer.ranges {
-            let range = places(sector, nr_sectors.into());
+            let range = sectors(sector, nr_sectors.into());
             if range.end > self.content.len() {
-                return bad(format!("a request reaches to sector {}, behind the end", range.end));
+                return fail(format!("a request reaches to sector {}, behind the end", range.end));
             }
             if offer.op == Op::Read {
                 if let Some(at) = self.readers[range.clone()].iter().position(|readers| *readers == 0) {
-                    return bad(format!(
-                        "the device is to read sector {}, and no operation asked for it",
-                        range.start + at
-                    ));
+                    let sector = range.start + at;
+                    return fail(format!("the device is to read sector {sector}, and no operation asked for it"));
                 }
                 continue;
             }
             let mut at = sector;
             while at < range.end as u64 {
-                let owner = self.places.range(..=at).next_back().map(|(_, bio)| *bio);
-                let owner = owner.and_then(|bio| Some((bio, self.operations.get(bio)?.asked)));
-                let Some((bio, asked)) = owner.filter(|(_, asked)| at < asked.sector + asked.nr_sectors) else {
-                    return bad(format!("the device is to change sector {at}, and no operation asked for it"));
+                let Some((bio, operation)) = tracker.owner(at) else {
+                    return fail(format!("the device is to change sector {at}, and no operation asked for it"));
                 };
-                if asked.op != offer.op {
-                    let what = format!(
-                        "a {} on sector {at}, where operation {bio} asked for a {}",
-                        name(offer.op),
-                        name(asked.op)
-                    );
+                let (is, asked) = (name(offer.op), name(operation.asked.op));
+                if is != asked {
+                    let what = format!("a {is} on sector {at}, where operation {bio} asked for a {asked}");
                     return Err(Violation::new(RULE, what).bio(bio).request(rq));
                 }
-                let taken = (asked.sector + asked.nr_sectors).min(range.end as u64) - at;
+                let taken = operation.end().min(range.end as u64) - at;
                 if offer.op == Op::Write {
                     let (own, rest) = data.split_at(taken as usize);
                     data = rest;
@@ -163,9 +108,10 @@ impl Data {
 
     /// Called when a request has ended, so that its sectors hold what it wrote. If it failed, they may or may not hold
     /// it.
-    fn ended(&mut self, rq: RqId, status: Status) {
-        for &(first, nr_sectors, value) in self.runs.get(rq) {
-            let range = places(first, nr_sectors.into());
+    fn ended(&mut self, tracker: &Tracker) {
+        let Some((_, offer, status)) = tracker.ended() else { return };
+        for &(first, nr_sectors, value) in &offer.runs {
+            let range = sectors(first, nr_sectors.into());
             if status.is_ok() {
                 self.content[range.clone()].fill(value);
                 if !self.instead.is_empty() {
@@ -177,150 +123,33 @@ impl Data {
         }
     }
 
-    fn power_lost(&mut self, content: &[u64]) {
-        self.content.clear();
-        self.content.extend_from_slice(content);
-        self.instead.clear();
-        self.operations.iter_mut().for_each(|(_, operation)| operation.is_vague = true);
+    fn readers(&mut self, &Asked { sector, nr_sectors, .. }: &Asked) -> &mut [u16] {
+        &mut self.readers[sectors(sector, nr_sectors)]
     }
 }
 
 impl Checker for Data {
-    fn see(&mut self, _at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+    fn see(&mut self, _at: Stamp, event: &Event<'_>, tracker: &Tracker) -> Verdict {
+        let read = |bio| tracker.operation(bio).filter(|known| known.is_valid() && known.asked.op == Op::Read);
+        for operation in tracker.ending.iter().filter_map(|bio| read(*bio)) {
+            self.readers(&operation.asked).iter_mut().for_each(|readers| *readers -= 1);
+        }
         match *event {
-            Event::Submitted { submitter, bio, asked, pieces } => self.submitted(submitter, bio, asked, pieces),
-            Event::Rejected { bio, .. } | Event::HandedBack { bio, .. } => _ = self.end_of(bio),
-            Event::Reaped { bio, status, data, .. } => {
-                let Some(Operation { asked, is_vague, .. }) = self.end_of(bio) else { return Ok(()) };
-                if asked.op == Op::Read && status.is_ok() {
-                    return self.read(bio, &asked, is_vague, data);
-                }
+            Event::Submitted { bio, asked, .. } if read(bio).is_some() => {
+                self.readers(&asked).iter_mut().for_each(|readers| *readers += 1);
             }
-            Event::Left { submitter, .. } => {
-                let theirs = self.operations.those(|operation| operation.submitter == submitter);
-                theirs.into_iter().for_each(|bio| _ = self.end_of(bio));
+            Event::Reaped { bio, status, data, .. } if status.is_ok() => {
+                return read(bio).map_or(Ok(()), |operation| self.read(bio, operation, data));
             }
-            Event::Offered { rq, data, .. } => {
-                self.offers.see(event);
-                self.runs.see(event);
-                return self.offered(rq, data);
+            Event::Offered { rq, data, .. } => return self.offered(rq, data, tracker),
+            Event::Acted { .. } => self.ended(tracker),
+            Event::PowerLost { content } => {
+                self.content.copy_from_slice(content);
+                self.instead.clear();
+                self.power_lost = tracker.event;
             }
-            Event::Acted { rq, .. } => {
-                if let Some((_, status)) = self.offers.see(event) {
-                    self.ended(rq, status);
-                }
-            }
-            Event::PowerLost { content } => self.power_lost(content),
             _ => {}
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::super::event::Action;
-    use super::super::testing::*;
-    use super::*;
-
-    fn told() -> Told<Data> {
-        Told::new(Data::new(&FACTS))
-    }
-
-    /// Operation `bio` writes 8 sectors from sector 8.
-    fn written(told: &mut Told<Data>, bio: u64, status: Status) {
-        let rq = id(1, 0, bio);
-        told.good(submitted(bio, asked(Op::Write, 8, 8))).good(offered(rq, Op::Write, 8, 8, &[bio; 8]));
-        told.good(started(rq)).good(completed(rq, status)).good(reaped(bio, rq, status));
-    }
-
-    /// What a read of two sectors from sector 8 finds.
-    fn found(bio: u64, data: &[u64]) -> Event<'_> {
-        Event::Reaped { submitter: 1, bio, id: id(1, 1, bio), status: Status::Ok, times: Default::default(), data }
-    }
-
-    fn reading(told: &mut Told<Data>, bio: u64) -> &mut Told<Data> {
-        told.good(submitted(bio, asked(Op::Read, 8, 2)))
-    }
-
-    #[test]
-    fn a_read_finds_what_was_written_last() {
-        let mut told = told();
-        reading(&mut told, 1).good(found(1, &[0, 0]));
-        written(&mut told, 2, Status::Ok);
-        reading(&mut told, 3).good(found(3, &[2, 2]));
-        written(&mut told, 4, Status::Ok);
-        reading(&mut told, 5).bad(found(5, &[4, 2]), "read 5 found 2 in sector 9, where 4 [] is");
-        reading(&mut told, 6).bad(found(6, &[4]), "has data for 1");
-    }
-
-    #[test]
-    fn a_write_that_failed_may_be_there_until_a_read_settles_it() {
-        let mut told = told();
-        written(&mut told, 1, Status::Ok);
-        written(&mut told, 2, Status::Medium);
-        reading(&mut told, 3).good(found(3, &[1, 2]));
-        reading(&mut told, 4).bad(found(4, &[2, 2]), "found 2 in sector 8, where 1 [] is");
-        written(&mut told, 5, Status::IoError);
-        written(&mut told, 6, Status::Ok);
-        reading(&mut told, 7).bad(found(7, &[5, 6]), "found 5 in sector 8");
-    }
-
-    #[test]
-    fn what_is_discarded_or_zeroed_is_zero() {
-        for op in [Op::Discard, Op::WriteZeroes] {
-            let mut told = told();
-            written(&mut told, 1, Status::Ok);
-            told.good(submitted(2, asked(op, 8, 1))).good(offered(id(1, 0, 9), op, 8, 1, &[]));
-            told.good(acted(id(1, 0, 9), Action::FinishedAtOnce(Status::Ok))).good(reaped(2, id(1, 0, 9), Status::Ok));
-            reading(&mut told, 3).bad(found(3, &[1, 1]), "found 1 in sector 8");
-            reading(&mut told, 4).good(found(4, &[0, 1]));
-        }
-    }
-
-    #[test]
-    fn the_device_is_asked_for_what_somebody_asked_for() {
-        let read = |sector, nr_sectors| offered(id(1, 0, 0), Op::Read, sector, nr_sectors, &[]);
-        reading(&mut told(), 1).good(read(8, 2)).good(read(9, 1)).bad(read(9, 2), "sector 10, and no operation asked");
-        let write = |sector, data| offered(id(1, 0, 0), Op::Write, sector, 2, data);
-        told().bad(write(8, &[1, 1]), "no operation asked");
-        let mut told = told();
-        told.good(submitted(1, asked(Op::Write, 8, 2))).good(submitted(2, asked(Op::Write, 10, 2)));
-        told.good(write(8, &[1, 1])).good(write(9, &[1, 2])).bad(write(11, &[2, 2]), "sector 12, and no operation");
-        told.bad(write(9, &[1, 1]), "data of 1 is to be written where operation 2 writes");
-        told.bad(write(9, &[1]), "brings data for 1");
-        told.bad(offered(id(1, 0, 0), Op::Discard, 8, 2, &[]), "operation 1 asked for a write");
-        told.bad(offered(id(1, 0, 0), Op::Read, 1023, 2, &[]), "behind the end");
-        told.good(reaped(1, id(1, 0, 0), Status::Ok)).bad(write(8, &[1, 1]), "no operation asked");
-    }
-
-    #[test]
-    fn after_a_loss_of_power_the_device_says_what_it_holds() {
-        let mut told = told();
-        written(&mut told, 1, Status::Ok);
-        written(&mut told, 2, Status::Ok);
-        reading(&mut told, 3);
-        let mut content = vec![0; 1024];
-        content[8] = 1;
-        told.good(Event::PowerLost { content: &content }).good(found(3, &[2, 2]));
-        reading(&mut told, 4).bad(found(4, &[2, 2]), "found 2 in sector 8, where 1 [] is");
-        reading(&mut told, 5).good(found(5, &[1, 0]));
-    }
-
-    #[test]
-    fn operations_that_were_not_done_ask_for_nothing() {
-        let over = [
-            Event::Left { submitter: 1, hands_back: true },
-            Event::HandedBack { submitter: 1, bio: 1 },
-            Event::Rejected {
-                submitter: 1,
-                bio: 1,
-                asked: asked(Op::Read, 8, 2),
-                reason: blkmq_virtual::RejectReason::Full,
-            },
-        ];
-        for over in over {
-            reading(&mut told(), 1).good(over).bad(offered(id(1, 0, 0), Op::Read, 8, 2, &[]), "no operation asked");
-        }
     }
 }

@@ -19,11 +19,11 @@ use std::collections::VecDeque;
 use blkmq_sched::{Class, InsertAt, RqId, Time};
 
 use super::super::event::{Control, Event, Phase, Stamp};
-use super::book::Book;
 use super::table::Table;
-use super::{Checker, Facts, Violation};
+use super::tracker::Tracker;
+use super::{Checker, Verdict, Violation};
 
-const RULE: &str = "deadlines";
+pub(super) const RULE: &str = "deadlines";
 
 const MS: u64 = 1_000_000;
 
@@ -51,9 +51,13 @@ struct Knobs {
     fifo_batch: i64,
 }
 
-impl Knobs {
-    const DEFAULT: Self = Self { expire: [500 * MS, 5000 * MS], writes_starved: 2, fifo_batch: 16 };
+impl Default for Knobs {
+    fn default() -> Self {
+        Self { expire: [500 * MS, 5000 * MS], writes_starved: 2, fifo_batch: 16 }
+    }
+}
 
+impl Knobs {
     fn with(mut self, name: &str, value: i64) -> Self {
         let ns = value.unsigned_abs().saturating_mul(MS);
         match name {
@@ -80,10 +84,8 @@ impl Knobs {
 }
 
 /// This module's checker.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Deadlines {
-    /// Whether mq-deadline is in place.
-    is_watched: bool,
     knobs: Knobs,
     /// The values before a change of one of them that has begun and not ended. Until it ends, either value may hold.
     before: Option<Knobs>,
@@ -91,36 +93,9 @@ pub(super) struct Deadlines {
     fifos: [[Fifo; 2]; 3],
     /// The class and direction of a request that waits and is not at the head.
     places: Table<(usize, usize)>,
-    operations: Book<(u16, Class)>,
-    /// The number of outstanding operations of each class.
-    nr_outstanding: [u64; 3],
 }
 
 impl Deadlines {
-    pub(super) fn new(_: &Facts) -> Self {
-        Self {
-            is_watched: false,
-            knobs: Knobs::DEFAULT,
-            before: None,
-            fifos: Default::default(),
-            places: Table::new(),
-            operations: Book::new(),
-            nr_outstanding: [0; 3],
-        }
-    }
-
-    fn submitted(&mut self, submitter: u16, bio: u64, class: Class) {
-        if self.operations.begin(bio, (submitter, class)) {
-            self.nr_outstanding[class.index()] += 1;
-        }
-    }
-
-    fn end_of(&mut self, bio: u64) {
-        if let Some((_, class)) = self.operations.end(bio) {
-            self.nr_outstanding[class.index()] -= 1;
-        }
-    }
-
     /// Sets the number of requests that passed the oldest ones to zero.
     fn begin_anew(&mut self) {
         self.fifos.iter_mut().flatten().for_each(|fifo| fifo.passed = 0);
@@ -150,12 +125,12 @@ impl Deadlines {
         }
     }
 
-    fn chosen(&mut self, rq: RqId, now: Time) -> Result<(), Violation> {
+    fn chosen(&mut self, rq: RqId, now: Time, tracker: &Tracker) -> Verdict {
         let Some(&(class, own)) = self.places.get(rq) else { return Ok(()) };
         let fifo = &mut self.fifos[class][own];
         let place = fifo.list.iter().position(|waiting| waiting.rq == rq);
         place.map(|place| fifo.list.remove(place));
-        let is_alone = self.nr_outstanding.iter().enumerate().all(|(other, count)| other == class || *count == 0);
+        let is_alone = tracker.nr_of_class.iter().enumerate().all(|(other, count)| other == class || *count == 0);
         if !is_alone || self.before.is_some() {
             self.begin_anew();
             return Ok(());
@@ -193,147 +168,17 @@ impl Deadlines {
 }
 
 impl Checker for Deadlines {
-    fn see(&mut self, _: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+    fn see(&mut self, _: Stamp, event: &Event<'_>, tracker: &Tracker) -> Verdict {
         match *event {
-            Event::Submitted { submitter, bio, asked, .. } => self.submitted(submitter, bio, asked.priority.class),
-            Event::Reaped { bio, .. } | Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => self.end_of(bio),
-            Event::Left { submitter, .. } => {
-                let theirs = self.operations.those(|(owner, _)| *owner == submitter);
-                theirs.into_iter().for_each(|bio| self.end_of(bio));
-            }
-            Event::Installed { scheduler } => {
-                (self.is_watched, self.knobs) = (scheduler == Some("mq-deadline"), Knobs::DEFAULT);
-                self.fifos = Default::default();
-            }
-            Event::Inserted { rq, info, at: InsertAt::Sorted, now, .. } if self.is_watched => {
+            Event::Installed { .. } => (self.knobs, self.fifos) = Default::default(),
+            Event::Inserted { rq, info, at: InsertAt::Sorted, now, .. } if tracker.scheduler == Some("mq-deadline") => {
                 self.inserted(rq, info.priority.class, info.op.is_read(), now);
             }
             Event::Absorbed { into, absorbed } => self.absorbed(into, absorbed),
-            Event::Chosen { rq, now } => return self.chosen(rq, now),
+            Event::Chosen { rq, now } => return self.chosen(rq, now, tracker),
             Event::Changed { control: Control::Knob(name, value), phase } => self.changed(name, value, phase),
             _ => {}
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use blkmq_sched::Op;
-    use blkmq_virtual::{IoPriority, Status};
-
-    use super::super::super::event::Asked;
-    use super::super::testing::*;
-    use super::*;
-
-    /// mq-deadline with batches of two requests. Reads expire after 10 ms and writes after 20 ms.
-    fn told() -> Told<Deadlines> {
-        let mut told = Told::new(Deadlines::new(&FACTS));
-        told.good(Event::Installed { scheduler: Some("mq-deadline") });
-        for (name, value) in [("read_expire", 10), ("write_expire", 20), ("fifo_batch", 2)] {
-            set(&mut told, name, value);
-        }
-        told
-    }
-
-    fn set(told: &mut Told<Deadlines>, name: &'static str, value: i64) {
-        let knob = Control::Knob(name, value);
-        told.good(changed(knob, Phase::Begun)).good(changed(knob, Phase::Done));
-    }
-
-    fn insert(told: &mut Told<Deadlines>, slot: u64, op: Op) {
-        told.good(inserted(id(1, slot, 0), info(op, 8 * slot, 8), 0));
-    }
-
-    /// Tells that a request is inserted and chosen at once, at this many ms.
-    fn pass(told: &mut Told<Deadlines>, slot: u64, ms: u64) -> Result<(), Violation> {
-        insert(told, slot, Op::Write);
-        told.tell(chosen(id(1, slot, 0), ms * MS))
-    }
-
-    /// How many writes pass an expired request before the checker reports it.
-    fn passes(told: &mut Told<Deadlines>) -> u64 {
-        (1..1000).take_while(|slot| pass(told, *slot, 30).is_ok()).count() as u64
-    }
-
-    #[test]
-    fn an_expired_read_is_passed_by_two_batches_at_most() {
-        let mut told = told();
-        insert(&mut told, 0, Op::Read);
-        // The request has not expired yet.
-        assert!((2000..2020).all(|slot| pass(&mut told, slot, 9).is_ok()));
-        assert_eq!(passes(&mut told), 4);
-        let mut starved = self::told();
-        set(&mut starved, "writes_starved", 0);
-        insert(&mut starved, 0, Op::Read);
-        assert_eq!(passes(&mut starved), 999);
-    }
-
-    #[test]
-    fn an_expired_write_is_passed_by_the_batches_of_reads_too() {
-        for (writes_starved, expected) in [(2, 6), (0, 2), (-3, 2), (5, 12)] {
-            let mut told = told();
-            set(&mut told, "writes_starved", writes_starved);
-            insert(&mut told, 0, Op::Write);
-            assert_eq!(passes(&mut told), expected);
-        }
-        let mut told = told();
-        set(&mut told, "fifo_batch", 0);
-        insert(&mut told, 0, Op::Write);
-        assert_eq!(passes(&mut told), 3);
-    }
-
-    #[test]
-    fn who_is_the_oldest_now_was_not_passed_before() {
-        let mut told = told();
-        insert(&mut told, 0, Op::Write);
-        insert(&mut told, 2000, Op::Write);
-        assert!((1..=6).all(|slot| pass(&mut told, slot, 30).is_ok()));
-        told.good(chosen(id(1, 0, 0), 30 * MS));
-        assert_eq!(passes(&mut told), 6);
-        let mut told = self::told();
-        insert(&mut told, 0, Op::Read);
-        assert!((1..=4).all(|slot| pass(&mut told, slot, 30).is_ok()));
-        told.good(chosen(id(1, 0, 0), 30 * MS));
-        insert(&mut told, 2000, Op::Read);
-        assert_eq!(passes(&mut told), 4);
-    }
-
-    #[test]
-    fn a_request_that_joins_another_hands_on_its_deadline() {
-        let absorbed = |into, absorbed| Event::Absorbed { into: id(1, into, 0), absorbed: id(1, absorbed, 0) };
-        for (into, guest) in [(2000, 2001), (2001, 2000)] {
-            let mut told = told();
-            insert(&mut told, 2000, Op::Write);
-            told.good(inserted(id(1, 2001, 0), info(Op::Write, 0, 8), 15 * MS)).good(absorbed(into, guest));
-            assert_eq!(passes(&mut told), 6);
-            told.good(chosen(id(1, into, 0), 30 * MS));
-            assert_eq!(passes(&mut told), 999);
-        }
-    }
-
-    #[test]
-    fn with_two_classes_nothing_is_promised() {
-        let mut told = told();
-        let priority = IoPriority { class: Class::Idle, level: 0 };
-        told.good(submitted(1, Asked { priority, ..asked(Op::Read, 0, 8) }));
-        insert(&mut told, 0, Op::Read);
-        assert_eq!(passes(&mut told), 999);
-        told.good(reaped(1, id(1, 0, 0), Status::Ok));
-        assert!((1001..=1004).all(|slot| pass(&mut told, slot, 30).is_ok()));
-        assert!(pass(&mut told, 1005, 30).is_err());
-    }
-
-    #[test]
-    fn while_a_knob_is_set_nothing_is_promised() {
-        let knob = Control::Knob("read_expire", 40);
-        let mut told = told();
-        told.good(changed(knob, Phase::Begun));
-        insert(&mut told, 0, Op::Read);
-        assert_eq!(passes(&mut told), 999);
-        told.good(changed(knob, Phase::Refused));
-        assert!((1001..1020).all(|slot| pass(&mut told, slot, 39).is_ok()));
-        assert!((1021..=1024).all(|slot| pass(&mut told, slot, 40).is_ok()));
-        assert!(pass(&mut told, 1025, 40).is_err());
     }
 }

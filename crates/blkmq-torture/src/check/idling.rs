@@ -14,9 +14,10 @@ use blkmq_sched::{ClientId, Event as Happened, InsertAt, Report, RqId, Time};
 use super::super::event::{Control, Event, Phase, Stamp};
 use super::super::text::Request;
 use super::table::Table;
-use super::{Checker, Violation};
+use super::tracker::Tracker;
+use super::{Checker, Verdict, Violation};
 
-const RULE: &str = "idling";
+pub(super) const RULE: &str = "idling";
 
 const MS: u64 = 1_000_000;
 
@@ -31,9 +32,13 @@ struct Knobs {
     raises: bool,
 }
 
-impl Knobs {
-    const DEFAULT: Self = Self { slice_idle_ns: 8 * MS, is_strict: false, raises: true };
+impl Default for Knobs {
+    fn default() -> Self {
+        Self { slice_idle_ns: 8 * MS, is_strict: false, raises: true }
+    }
+}
 
+impl Knobs {
     fn with(mut self, name: &str, value: i64) -> Self {
         let value = value.unsigned_abs();
         match name {
@@ -59,7 +64,7 @@ impl Knobs {
 }
 
 /// This module's checker.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Idling {
     is_watched: bool,
     knobs: Knobs,
@@ -78,19 +83,6 @@ pub(super) struct Idling {
 }
 
 impl Idling {
-    pub(super) fn new() -> Self {
-        Self {
-            is_watched: false,
-            knobs: Knobs::DEFAULT,
-            before: Vec::new(),
-            nr_chosen: 0,
-            nr_passed: BTreeMap::new(),
-            since: None,
-            reported: Time(0),
-            heads: Table::new(),
-        }
-    }
-
     fn changed(&mut self, name: &str, value: i64, phase: Phase, now: Time) {
         match phase {
             Phase::Begun => {
@@ -111,7 +103,7 @@ impl Idling {
         before.map(|(knobs, _)| *knobs).chain([self.knobs])
     }
 
-    fn held_back(&mut self, waiting: usize, now: Time, wakeup: Option<Time>) -> Result<(), Violation> {
+    fn held_back(&mut self, waiting: usize, now: Time, wakeup: Option<Time>) -> Verdict {
         let bad =
             |what: String| Err(Violation::new(RULE, format!("{waiting} requests wait, and bfq chose none {what}")));
         if waiting == 0 {
@@ -139,7 +131,7 @@ impl Idling {
         }
     }
 
-    fn chosen(&mut self, rq: RqId, now: Time) -> Result<(), Violation> {
+    fn chosen(&mut self, rq: RqId, now: Time) -> Verdict {
         let (is_strict, nr_out) = (self.known(now).all(|knobs| knobs.is_strict), self.nr_out());
         self.before.retain(|(_, until)| until.is_none_or(|until| now <= until));
         self.since = None;
@@ -170,9 +162,9 @@ impl Idling {
 }
 
 impl Checker for Idling {
-    fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+    fn see(&mut self, at: Stamp, event: &Event<'_>, _: &Tracker) -> Verdict {
         match *event {
-            Event::Installed { scheduler } => *self = Self { is_watched: scheduler == Some("bfq"), ..Self::new() },
+            Event::Installed { scheduler } => *self = Self { is_watched: scheduler == Some("bfq"), ..Self::default() },
             _ if !self.is_watched => {}
             Event::Inserted { rq, at: InsertAt::Head, .. } => *self.heads.entry(rq) = Some((rq, ())),
             Event::Changed { control: Control::Knob(name, value), phase } => self.changed(name, value, phase, at.time),
@@ -184,144 +176,5 @@ impl Checker for Idling {
             _ => {}
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use blkmq_sched::{Op, Ticket};
-
-    use super::super::testing::*;
-    use super::*;
-
-    type Teller = Told<Idling>;
-
-    fn told() -> Teller {
-        let mut told = Teller::new(Idling::new());
-        told.good(Event::Installed { scheduler: Some("bfq") });
-        told
-    }
-
-    /// Every wait is over that began before a change at time 0.
-    const LATER: u64 = RAISED_NS + 1;
-
-    const fn held_back(now: u64, wakeup: Option<u64>) -> Event<'static> {
-        let wakeup = match wakeup {
-            Some(wakeup) => Some(Time(wakeup)),
-            None => None,
-        };
-        Event::HeldBack { value: 0, waiting: 1, now: Time(now), wakeup }
-    }
-
-    fn set(told: &mut Teller, name: &'static str, value: i64) {
-        for phase in [Phase::Begun, Phase::Done] {
-            told.good(changed(Control::Knob(name, value), phase));
-        }
-    }
-
-    fn report(told: &mut Teller, event: Happened) {
-        report_of(told, ClientId::default(), event, 0);
-    }
-
-    fn report_of(told: &mut Teller, client: ClientId, event: Happened, at: u64) {
-        let report = Report {
-            event,
-            client,
-            op: Op::Read,
-            sync: true,
-            priority: Default::default(),
-            requests: 1,
-            sectors: 8,
-            at: Time(at),
-            in_device: 0,
-        };
-        told.good(Event::Reported { reports: &[report], now: Time(at) });
-    }
-
-    const fn rq(slot: u64) -> RqId {
-        id(1, slot, 0)
-    }
-
-    #[test]
-    fn the_device_is_idle_for_one_wait_at_most() {
-        told().bad(held_back(0, None), "and says no time");
-        told().good(held_back(0, Some(20 * MS))).good(held_back(20 * MS, Some(20 * MS)));
-        told().bad(held_back(0, Some(20 * MS + 1)), "which is longer than 20000000 ns");
-        told().bad(held_back(5, Some(4)), "at 5 ns, though it would at 4 ns");
-        // A second wait behind the first one.
-        told().good(held_back(0, Some(8 * MS))).bad(held_back(8 * MS, Some(21 * MS)), "since 0 ns, until 21000000 ns");
-        told().good(held_back(0, Some(8 * MS))).good(chosen(rq(1), 0)).good(held_back(8 * MS, None));
-        let mut plain = told();
-        set(&mut plain, "low_latency", 0);
-        plain.good(chosen(rq(1), LATER));
-        report(&mut plain, Happened::Completed(std::num::NonZeroU32::new(1).map(Ticket)));
-        plain.good(held_back(LATER, Some(LATER + 8 * MS)));
-        plain.bad(held_back(LATER, Some(LATER + 8 * MS + 1)), "longer than 8000000 ns");
-    }
-
-    #[test]
-    fn while_the_device_works_it_may_be_waited_for() {
-        let mut told = told();
-        told.good(chosen(rq(1), 0)).good(held_back(0, None));
-        report(&mut told, Happened::Completed(std::num::NonZeroU32::new(1).map(Ticket)));
-        told.bad(held_back(0, None), "says no time");
-        report(&mut told, Happened::Passed);
-        told.good(held_back(0, None));
-        report(&mut told, Happened::Completed(None));
-        told.bad(held_back(0, None), "says no time");
-    }
-
-    /// Red if a wait is measured from the clock of the thread at the scheduler, which may be behind the report that
-    /// began the wait; or if a request that one client had, and that passed as is told later, hides another client's.
-    #[test]
-    fn a_wait_begins_with_the_report_and_each_client_counts_alone() {
-        let mut told = told();
-        report_of(&mut told, ClientId::default(), Happened::Passed, 5);
-        report_of(&mut told, ClientId::default(), Happened::Completed(None), 5);
-        told.good(held_back(0, Some(20 * MS + 5))).bad(held_back(0, Some(20 * MS + 6)), "since 5 ns");
-        report_of(&mut told, ClientId(1), Happened::Completed(None), 5);
-        told.bad(held_back(5, None), "says no time");
-        report_of(&mut told, ClientId(2), Happened::Passed, 5);
-        told.good(held_back(5, None));
-    }
-
-    #[test]
-    fn without_waiting_nothing_is_held_back() {
-        let mut told = told();
-        set(&mut told, "slice_idle", 0);
-        // A wait that began before goes on, also if a request of another client is chosen meanwhile.
-        told.good(held_back(0, Some(8 * MS))).good(chosen(rq(1), 0));
-        report(&mut told, Happened::Completed(std::num::NonZeroU32::new(1).map(Ticket)));
-        told.good(held_back(0, Some(8 * MS)));
-        told.bad(held_back(LATER, None), "though it waits for no client");
-        set(&mut told, "strict_guarantees", 1);
-        told.good(chosen(rq(2), LATER)).good(held_back(LATER, None));
-        // The guarantees hold also if people take the time away again, and a raised client is waited for as ever.
-        set(&mut told, "slice_idle", 0);
-        report(&mut told, Happened::Completed(std::num::NonZeroU32::new(1).map(Ticket)));
-        let later = 2 * LATER;
-        told.good(held_back(later, Some(later + RAISED_NS)))
-            .bad(held_back(later, Some(later + RAISED_NS + 1)), "longer");
-    }
-
-    /// Red if a choice ends what is known of a change that goes on.
-    #[test]
-    fn a_change_that_goes_on_may_hold_at_any_choice() {
-        let mut told = told();
-        set(&mut told, "strict_guarantees", 1);
-        told.good(changed(Control::Knob("strict_guarantees", 0), Phase::Begun));
-        told.good(chosen(rq(1), 0)).good(chosen(rq(2), 0));
-        told.good(changed(Control::Knob("strict_guarantees", 0), Phase::Refused)).good(chosen(rq(3), 0));
-        told.bad(chosen(rq(4), LATER), "was chosen while the device has 3 requests");
-    }
-
-    #[test]
-    fn strict_guarantees_let_in_one_at_a_time() {
-        let mut told = told();
-        set(&mut told, "strict_guarantees", 1);
-        told.good(chosen(rq(1), LATER)).bad(chosen(rq(2), LATER), "was chosen while the device has 1 requests");
-        let at_head =
-            Event::Inserted { value: 0, rq: rq(3), info: info(Op::Read, 0, 8), at: InsertAt::Head, now: Time(0) };
-        told.good(at_head).good(chosen(rq(3), LATER));
     }
 }

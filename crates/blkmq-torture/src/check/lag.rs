@@ -29,9 +29,10 @@ use blkmq_sched::{Class, ClientId, Event as Happened, GroupId, Info, InsertAt, R
 use super::super::event::{Control, Event, Phase, Stamp};
 use super::super::text::Request;
 use super::table::Table;
-use super::{Checker, Violation};
+use super::tracker::Tracker;
+use super::{Checker, Verdict, Violation};
 
-const RULE: &str = "lag";
+pub(super) const RULE: &str = "lag";
 
 /// A service for so long is charged as the largest budget, in ns.
 const TIMEOUT_NS: f64 = 124e6;
@@ -340,7 +341,7 @@ impl Lag {
         }
     }
 
-    fn chosen(&mut self, rq: RqId, now: Time) -> Result<(), Violation> {
+    fn chosen(&mut self, rq: RqId, now: Time) -> Verdict {
         self.note_unsteady();
         self.now = self.now.max(now);
         let Some(&Waiting { source, .. }) = self.requests.get(rq) else { return Ok(()) };
@@ -402,7 +403,7 @@ impl Lag {
     }
 
     /// Compares a group that was served with the others of its parent.
-    fn judge(&mut self, id: GroupId, rq: RqId) -> Result<(), Violation> {
+    fn judge(&mut self, id: GroupId, rq: RqId) -> Verdict {
         let one = self.groups[&id];
         if !self.is_tight() {
             self.least.retain(|(first, second), _| *first != id && *second != id);
@@ -490,7 +491,7 @@ impl Lag {
 }
 
 impl Checker for Lag {
-    fn see(&mut self, _at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+    fn see(&mut self, _at: Stamp, event: &Event<'_>, _: &Tracker) -> Verdict {
         match *event {
             Event::Installed { scheduler } => self.installed(scheduler),
             Event::GroupJoined { group, settings } => {
@@ -523,6 +524,3 @@ impl Checker for Lag {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -16,11 +16,11 @@ use blkmq_sched::{Class, ClientId, Event as Happened, Info, Op, Report, RqId, Ti
 use super::super::event::{Action, Event, Stamp};
 use super::super::settings::wants_reports;
 use super::super::text::Request;
-use super::flushing::Flushing;
 use super::table::{Table, grown};
-use super::{Checker, Facts, Violation};
+use super::tracker::Tracker;
+use super::{Checker, Verdict, Violation};
 
-const RULE: &str = "reports";
+pub(super) const RULE: &str = "reports";
 
 /// Where a request is, as far as reports go.
 #[derive(Debug, Clone, Copy)]
@@ -108,10 +108,9 @@ impl Sum {
 }
 
 /// This module's checker.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Reports {
     is_watched: bool,
-    flushing: Flushing,
     places: Table<Place>,
     /// By ticket.
     chosen: BTreeMap<NonZeroU32, Vec<Alike>>,
@@ -129,29 +128,6 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    pub(super) fn new(facts: &Facts) -> Self {
-        Self {
-            is_watched: false,
-            flushing: Flushing::new(facts.limits),
-            places: Table::new(),
-            chosen: BTreeMap::new(),
-            clients: BTreeMap::new(),
-            offered: Sum::default(),
-            passed: Sum::default(),
-            ended: Sum::default(),
-            over: Sum::default(),
-            offers: Vec::new(),
-            elsewhere: Vec::new(),
-        }
-    }
-
-    fn installed(&mut self, scheduler: Option<&str>) {
-        self.is_watched = scheduler.is_some_and(wants_reports);
-        (self.places, self.chosen, self.clients) = Default::default();
-        (self.offered, self.passed, self.ended, self.over) = Default::default();
-        self.offers.clear();
-    }
-
     fn elsewhere(&mut self, cpu: u16) -> &mut u64 {
         grown(&mut self.elsewhere, cpu, || 0)
     }
@@ -166,7 +142,7 @@ impl Reports {
         }
     }
 
-    fn ticketed(&mut self, rq: RqId, ticket: Option<Ticket>) -> Result<(), Violation> {
+    fn ticketed(&mut self, rq: RqId, ticket: Option<Ticket>) -> Verdict {
         let Some(&Place::Waiting(info, sectors)) = self.places.get(rq) else { return Ok(()) };
         let Some(ticket) = ticket else {
             return Err(Violation::new(RULE, format!("{} was chosen without a ticket", Request(rq))).request(rq));
@@ -184,7 +160,7 @@ impl Reports {
     }
 
     /// Checks that the scheduler knows by now what happened before this CPU came to it.
-    fn judge_time(&mut self, cpu: u16) -> Result<(), Violation> {
+    fn judge_time(&mut self, cpu: u16) -> Verdict {
         let came = *self.elsewhere(cpu);
         let before = self.offers.partition_point(|(step, _)| *step < came);
         let offered = before.checked_sub(1).map_or(0, |last| self.offers[last].1);
@@ -205,7 +181,7 @@ impl Reports {
         }
     }
 
-    fn reported(&mut self, report: &Report) -> Result<(), Violation> {
+    fn reported(&mut self, report: &Report) -> Verdict {
         let (requests, sectors) = (u64::from(report.requests), u64::from(report.sectors));
         let bad = |what: &str| Err(Violation::new(RULE, format!("the scheduler was told {what}: {report:?}")));
         match report.event {
@@ -226,7 +202,7 @@ impl Reports {
         if requests == 0 { bad("of no request") } else { Ok(()) }
     }
 
-    fn gave_back(&mut self, ticket: Ticket, report: &Report) -> Result<(), Violation> {
+    fn gave_back(&mut self, ticket: Ticket, report: &Report) -> Verdict {
         let bad = |what: String| Err(Violation::new(RULE, what));
         let &Report { client, op, sync, priority, requests, sectors, .. } = report;
         let kinds = self.chosen.entry(ticket.0).or_default();
@@ -277,7 +253,7 @@ impl Reports {
         }
     }
 
-    fn left(&mut self, client: ClientId) -> Result<(), Violation> {
+    fn left(&mut self, client: ClientId) -> Verdict {
         let Some(Ledger { nr_chosen, passed, over }) = self.clients.remove(&client) else { return Ok(()) };
         let bad = |what: String| Err(Violation::new(RULE, format!("client {} left, and {what}", client.0)));
         if nr_chosen > 0 {
@@ -291,10 +267,13 @@ impl Reports {
 }
 
 impl Checker for Reports {
-    fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
-        self.flushing.see(event);
+    fn see(&mut self, at: Stamp, event: &Event<'_>, tracker: &Tracker) -> Verdict {
         match *event {
-            Event::Installed { scheduler } => self.installed(scheduler),
+            Event::Installed { scheduler } => {
+                let (is_watched, elsewhere) =
+                    (scheduler.is_some_and(wants_reports), std::mem::take(&mut self.elsewhere));
+                *self = Self { is_watched, elsewhere, ..Self::default() };
+            }
             _ if !self.is_watched => {}
             Event::Inserted { rq, info, .. } => {
                 *self.places.entry(rq) = Some((rq, Place::Waiting(info, info.nr_sectors.into())));
@@ -323,14 +302,14 @@ impl Checker for Reports {
             | Event::GroupJoined { .. }
             | Event::GroupLeft { .. } => {}
             _ => {
-                self.happened(at, event);
+                self.happened(at, event, tracker.is_bypass);
                 *self.elsewhere(at.cpu) = at.step;
             }
         }
         Ok(())
     }
 
-    fn end(&mut self, _at: Stamp) -> Result<(), Violation> {
+    fn end(&mut self, _: &Tracker) -> Verdict {
         let Self { offered, passed, ended, over, .. } = *self;
         if self.is_watched && (offered != passed || ended != over) {
             let what = format!(
@@ -345,13 +324,9 @@ impl Checker for Reports {
 
 impl Reports {
     /// What happened elsewhere than at the scheduler.
-    fn happened(&mut self, at: Stamp, event: &Event<'_>) {
+    fn happened(&mut self, at: Stamp, event: &Event<'_>, is_bypass: bool) {
         match *event {
-            Event::Offered { rq, sector, nr_sectors, data, .. }
-                if self.places.get(rq).is_none() && !self.flushing.takes(rq, sector, data) =>
-            {
-                self.passed(at.step, rq, nr_sectors.into());
-            }
+            Event::Offered { rq, nr_sectors, .. } if is_bypass => self.passed(at.step, rq, nr_sectors.into()),
             Event::Acted { rq, action: Action::FinishedAtOnce(_) | Action::Completed(_) | Action::GaveUp } => {
                 self.over(rq);
             }
@@ -363,169 +338,5 @@ impl Reports {
             }
             _ => {}
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use blkmq_sched::Time;
-    use blkmq_virtual::Status;
-
-    use super::super::testing::*;
-    use super::*;
-
-    const fn rq(slot: u64) -> RqId {
-        id(1, slot, 0)
-    }
-
-    const fn ticket(number: u32) -> Option<Ticket> {
-        match NonZeroU32::new(number) {
-            Some(number) => Some(Ticket(number)),
-            None => None,
-        }
-    }
-
-    fn told() -> Told<Reports> {
-        let mut told = Told::new(Reports::new(&FACTS));
-        told.good(Event::Installed { scheduler: Some("bfq") });
-        told
-    }
-
-    /// One read of eight sectors is over.
-    fn report(event: Happened) -> Report {
-        Report {
-            event,
-            client: ClientId(0),
-            op: Op::Read,
-            sync: true,
-            priority: Default::default(),
-            requests: 1,
-            sectors: 8,
-            at: Time(0),
-            in_device: 0,
-        }
-    }
-
-    fn completed_report(number: u32) -> Report {
-        report(Happened::Completed(ticket(number)))
-    }
-
-    fn good(told: &mut Told<Reports>, report: Report) {
-        told.good(Event::Reported { reports: &[report], now: Time(0) });
-    }
-
-    fn bad(told: &mut Told<Reports>, report: Report, says: &str) {
-        told.bad(Event::Reported { reports: &[report], now: Time(0) }, says);
-    }
-
-    fn choose(told: &mut Told<Reports>, slot: u64, number: u32) {
-        told.good(inserted(rq(slot), info(Op::Read, 8 * slot, 8), 0)).good(chosen(rq(slot), 0));
-        told.good(Event::Ticketed { rq: rq(slot), ticket: ticket(number) });
-    }
-
-    fn offer(slot: u64) -> Event<'static> {
-        offered(rq(slot), Op::Read, 8 * slot, 8, &[])
-    }
-
-    #[test]
-    fn each_request_that_was_chosen_is_reported_once_when_it_is_over() {
-        let over = |number| {
-            let mut told = told();
-            choose(&mut told, 1, number);
-            told.good(offer(1)).good(completed(rq(1), Status::Ok));
-            told
-        };
-        let mut told = over(7);
-        good(&mut told, completed_report(7));
-        told.good(Event::ClientLeft { client: ClientId(0) });
-        bad(&mut told, completed_report(7), "a ticket that no request has");
-        bad(&mut over(7), completed_report(8), "a ticket that no request has");
-        over(7)
-            .bad(Event::ClientLeft { client: ClientId(0) }, "client 0 left, and 1 of its requests were not reported");
-        let mut early = self::told();
-        choose(&mut early, 1, 7);
-        early.good(offer(1)).good(started(rq(1)));
-        bad(&mut early, completed_report(7), "is over, which the device still has");
-        bad(&mut over(7), Report { sectors: 16, ..completed_report(7) }, "of 8 sectors, or of others, and not of");
-        bad(&mut over(7), Report { client: ClientId(1), ..completed_report(7) }, "and not of");
-        bad(&mut over(7), Report { at: Time(1), ..completed_report(7) }, "of what is to come");
-        // Another scheduler knows nothing of it.
-        let mut other = over(7);
-        other.good(Event::Installed { scheduler: Some("bfq") });
-        bad(&mut other, completed_report(7), "a ticket that no request has");
-    }
-
-    #[test]
-    fn each_choice_has_a_ticket_which_others_may_have() {
-        let mut told = told();
-        for slot in 1..3 {
-            choose(&mut told, slot, 7);
-            told.good(offer(slot)).good(completed(rq(slot), Status::Ok));
-        }
-        good(&mut told, completed_report(7));
-        good(&mut told, completed_report(7));
-        bad(&mut told, completed_report(7), "a ticket that no request has");
-        let mut none = self::told();
-        none.good(inserted(rq(1), info(Op::Read, 8, 8), 0)).good(chosen(rq(1), 0));
-        none.bad(Event::Ticketed { rq: rq(1), ticket: None }, "without a ticket");
-    }
-
-    /// Red if a report of two requests that look alike is held to be that of the one that was over first: which of them
-    /// it is shows when one is reaped.
-    #[test]
-    fn of_requests_that_look_alike_the_one_that_is_reaped_was_reported() {
-        let mut told = told();
-        for slot in 1..3 {
-            choose(&mut told, slot, 7);
-            told.good(offer(slot)).good(completed(rq(slot), Status::Ok));
-        }
-        good(&mut told, completed_report(7));
-        told.good(reaped(1, rq(2), Status::Ok)).good(inserted(rq(3), info(Op::Read, 24, 8), 0));
-        told.good(Event::PassedOn { submitter: 1 }).good(chosen(rq(3), 0));
-        told.good(reaped(2, rq(1), Status::Ok)).good(inserted(rq(4), info(Op::Read, 32, 8), 0));
-        told.good(Event::PassedOn { submitter: 1 }).bad(chosen(rq(4), 0), "was not told that request 1/1.0 is over");
-    }
-
-    #[test]
-    fn what_was_reaped_is_known_when_a_cpu_chooses_that_came_later() {
-        let reaped_before = |is_told: bool| {
-            let mut told = told();
-            choose(&mut told, 1, 7);
-            told.good(offer(1)).good(completed(rq(1), Status::Ok)).good(reaped(1, rq(1), Status::Ok));
-            told.good(inserted(rq(2), info(Op::Read, 16, 8), 0));
-            if is_told {
-                good(&mut told, completed_report(7));
-            }
-            told
-        };
-        // The CPU was at the scheduler when the operation was reaped.
-        reaped_before(false).good(chosen(rq(2), 0));
-        let mut told = reaped_before(false);
-        told.good(Event::PassedOn { submitter: 1 }).bad(chosen(rq(2), 0), "was not told that request 1/1.0 is over");
-        reaped_before(true).good(Event::PassedOn { submitter: 1 }).good(chosen(rq(2), 0));
-    }
-
-    #[test]
-    fn what_passed_is_told_before_the_next_choice_and_once_more_when_it_is_over() {
-        let passed = || {
-            let mut told = told();
-            told.good(offer(1)).good(started(rq(1))).good(Event::PassedOn { submitter: 1 });
-            told.good(inserted(rq(2), info(Op::Read, 16, 8), 0));
-            told
-        };
-        passed().bad(chosen(rq(2), 0), "was told of 0 of the 1 requests that passed it");
-        let mut told = passed();
-        good(&mut told, report(Happened::Passed));
-        told.good(chosen(rq(2), 0));
-        bad(&mut told, report(Happened::Completed(None)), "that the device still has");
-        let mut told = passed();
-        good(&mut told, report(Happened::Passed));
-        told.good(completed(rq(1), Status::Ok));
-        assert!(told.end().unwrap_err().what.contains("it was told of"));
-        good(&mut told, report(Happened::Completed(None)));
-        assert_eq!(told.end(), Ok(()));
-        bad(&mut told, report(Happened::Completed(None)), "that the device still has");
-        (0..2).for_each(|_| good(&mut told, report(Happened::Passed)));
-        told.bad(Event::ClientLeft { client: ClientId(0) }, "client 0 left, and of its requests");
     }
 }

@@ -14,15 +14,13 @@ use blkmq_sched::{Info, Op, RqId};
 use blkmq_virtual::Status;
 use blkmq_virtual::driver::Topology;
 
-use super::super::event::{Action, Asked, Control, Event, Phase, Stamp};
-use super::super::settings::orders_one_hctx;
+use super::super::event::{Action, Control, Event, Phase, Stamp};
 use super::super::text::Request;
-use super::book::Book;
-use super::parts::parts;
 use super::table::{Table, grown, pool};
-use super::{Checker, Facts, Violation};
+use super::tracker::{Operation, Tracker};
+use super::{Checker, Verdict, Violation};
 
-const RULE: &str = "room";
+pub(super) const RULE: &str = "room";
 
 /// Where a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +56,7 @@ struct HwQueue {
 }
 
 /// The bound on requests other than reads.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct AsyncDepth {
     /// The value that was set.
     depth: Option<u64>,
@@ -68,33 +66,17 @@ struct AsyncDepth {
     coming: Option<u64>,
 }
 
-#[derive(Debug)]
-struct Operation {
-    submitter: u16,
-    asked: Asked,
-    nr_parts: u64,
-    step: u64,
-}
-
 /// This module's checker.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Room {
-    facts: Facts,
-    topology: Topology,
-    has_scheduler: bool,
-    /// Whether the scheduler admits requests by shares. What it must admit is checked where it is asked.
-    admits_by_share: bool,
-    /// Each hardware queue has a value of the scheduler. Then this is the hardware queue of each value, as far as that
-    /// is known.
-    hctx_of_values: Option<Vec<Option<u16>>>,
-    nr_requests: u64,
+    /// The hardware queue of each value of the scheduler, as far as it is known, if each has a value.
+    hctx_of_values: Vec<Option<u16>>,
     async_depth: AsyncDepth,
     requests: Table<Known>,
     hctxs: Vec<HwQueue>,
     /// How often the scheduler was told or asked something.
     looks: u64,
     limited: u64,
-    operations: Book<Operation>,
     /// Parts of operations that are outstanding. And the most that were outstanding at a time since a step: each entry
     /// has a smaller number than the one before.
     outstanding: u64,
@@ -103,16 +85,9 @@ pub(super) struct Room {
     quiet_since: Option<u64>,
     /// Whether a change was made, so that the next request that comes in shows that the queue runs again.
     is_changed: bool,
-    /// Freezes and changes that have begun and not ended.
-    nr_open: u32,
 }
 
 impl AsyncDepth {
-    /// That of a scheduler of this name, before it is set.
-    const fn of(is_kyber: bool) -> Self {
-        Self { depth: None, quarters: if is_kyber { 3 } else { 4 }, coming: None }
-    }
-
     /// The largest possible limit while `nr_requests` has this value.
     fn most(&self, nr_requests: u64) -> u64 {
         self.now(nr_requests).max(self.coming.unwrap_or(0))
@@ -123,55 +98,22 @@ impl AsyncDepth {
     }
 }
 
+/// The hardware queue of a request that is not polled.
+const fn hctx_of(rq: RqId, op: Op, topology: &Topology) -> u16 {
+    let &Topology { default_queues, read_queues, .. } = topology;
+    let (first, nr_queues) = match op {
+        Op::Read if read_queues > 0 => (default_queues, read_queues),
+        _ => (0, default_queues),
+    };
+    first + pool(rq).wrapping_sub(1) % nr_queues
+}
+
 impl Room {
-    pub(super) fn new(facts: &Facts) -> Self {
-        Self {
-            facts: facts.clone(),
-            topology: facts.topology,
-            has_scheduler: false,
-            admits_by_share: false,
-            hctx_of_values: None,
-            nr_requests: 0,
-            async_depth: AsyncDepth::of(false),
-            requests: Table::new(),
-            hctxs: Vec::new(),
-            looks: 0,
-            limited: 0,
-            operations: Book::new(),
-            outstanding: 0,
-            peaks: VecDeque::new(),
-            quiet_since: Some(0),
-            is_changed: false,
-            nr_open: 0,
-        }
+    pub(super) fn new() -> Self {
+        Self { quiet_since: Some(0), ..Self::default() }
     }
 
-    fn installed(&mut self, scheduler: Option<&str>) {
-        self.has_scheduler = scheduler.is_some();
-        self.admits_by_share = scheduler == Some("bfq");
-        self.nr_requests = self.facts.nr_requests(self.has_scheduler);
-        self.async_depth = AsyncDepth::of(scheduler == Some("kyber"));
-        self.hctx_of_values = scheduler.is_some_and(orders_one_hctx).then(Vec::new);
-        self.limited = 0;
-    }
-
-    fn set_nr_requests(&mut self, nr_requests: u32) {
-        self.facts.nr_requests = Some(nr_requests);
-        self.nr_requests = self.facts.nr_requests(self.has_scheduler);
-    }
-
-    /// The hardware queue of a request that is not polled.
-    fn hctx(&self, rq: RqId, op: Op) -> u16 {
-        let Topology { default_queues, read_queues, .. } = self.topology;
-        let (first, nr_queues) = match op {
-            Op::Read if read_queues > 0 => (default_queues, read_queues),
-            _ => (0, default_queues),
-        };
-        first + pool(rq).wrapping_sub(1) % nr_queues
-    }
-
-    fn hw_queue(&mut self, hctx: u16) -> &mut HwQueue {
-        let is_split = self.hctx_of_values.is_some();
+    fn hw_queue(&mut self, hctx: u16, is_split: bool) -> &mut HwQueue {
         let queue = grown(&mut self.hctxs, hctx, HwQueue::default);
         let looks = if is_split { queue.own_looks } else { self.looks };
         if queue.looks != looks {
@@ -182,30 +124,24 @@ impl Room {
 
     /// The scheduler was told or asked something: its value with this number, or its value for the hardware queue of
     /// this request. If the hardware queue of a value is not known, this look is not counted.
-    fn note_look(&mut self, value: Option<u16>, rq: Option<RqId>) {
+    fn note_look(&mut self, value: Option<u16>, rq: Option<RqId>, is_split: bool) {
         self.looks += 1;
-        let Some(hctx_of_values) = &self.hctx_of_values else { return };
-        let by_value = value.and_then(|value| *hctx_of_values.get(usize::from(value))?);
+        let by_value = value.and_then(|value| *self.hctx_of_values.get(usize::from(value))?);
         let by_request = rq.and_then(|rq| self.requests.get(rq)).filter(|known| known.is_hctx_certain);
-        if let Some(hctx) = by_value.or_else(|| Some(by_request?.hctx)) {
-            self.hw_queue(hctx).own_looks += 1;
+        if let Some(hctx) = by_value.or_else(|| Some(by_request?.hctx)).filter(|_| is_split) {
+            self.hw_queue(hctx, is_split).own_looks += 1;
         }
     }
 
-    fn note_value(&mut self, value: u16, hctx: u16) {
-        let Some(hctx_of_values) = &mut self.hctx_of_values else { return };
-        *grown(hctx_of_values, value, || None) = Some(hctx);
-    }
-
     /// Moves a request to another place.
-    fn move_to(&mut self, rq: RqId, place: Place) {
+    fn move_to(&mut self, rq: RqId, place: Place, is_split: bool) {
         let Some(known) = self.requests.get_mut(rq) else { return };
         let before = *known;
         known.place = place;
         if before.is_limited && place == Place::Over && before.place != Place::Over {
             self.limited -= 1;
         }
-        let queue = self.hw_queue(before.hctx);
+        let queue = self.hw_queue(before.hctx, is_split);
         let looks = queue.looks;
         match before.place {
             Place::Waiting => queue.waiting -= 1,
@@ -221,26 +157,26 @@ impl Room {
         }
     }
 
-    fn inserted(&mut self, value: u16, rq: RqId, info: &Info) -> Result<(), Violation> {
-        let (hctx, is_limited) = (self.hctx(rq, info.op), !info.op.is_read());
-        let (nr_requests, topology) = (self.nr_requests, self.topology);
+    fn inserted(&mut self, value: u16, rq: RqId, info: &Info, tracker: &Tracker) -> Verdict {
+        let (nr_requests, topology, is_split) = (tracker.nr_requests(), tracker.topology, tracker.is_split());
+        let (hctx, is_limited) = (hctx_of(rq, info.op, &topology), !info.op.is_read());
         // A polled read takes a hardware queue for polled requests, or else a default one.
         let is_certain = topology.poll_queues == 0 && (topology.read_queues == 0 || is_limited);
         let known = Known { place: Place::Waiting, hctx, is_limited, is_hctx_certain: is_certain };
         *self.requests.entry(rq) = Some((rq, known));
-        if is_certain {
-            self.note_value(value, hctx);
+        if is_certain && is_split {
+            *grown(&mut self.hctx_of_values, value, || None) = Some(hctx);
         }
         self.limited += u64::from(is_limited);
-        let queue = self.hw_queue(hctx);
+        let queue = self.hw_queue(hctx, is_split);
         queue.waiting += 1;
         let with_tags = queue.with_tags - queue.recent;
-        let bad = |what: String| {
+        let fail = |what: String| {
             Err(Violation::new(RULE, format!("{} came into the scheduler, and now {what}", Request(rq))).request(rq))
         };
         if is_certain && queue.waiting + with_tags > nr_requests {
             let waiting = queue.waiting;
-            return bad(format!(
+            return fail(format!(
                 "{waiting} requests for hardware queue {hctx} are in it and {with_tags} with the device, more than \
                  nr_requests={nr_requests}"
             ));
@@ -248,7 +184,7 @@ impl Room {
         let (depth, nr_hctxs) = (self.async_depth.most(nr_requests), topology.nr_queues() as u64);
         if is_limited && depth < nr_requests && self.limited > depth * nr_hctxs {
             let limited = self.limited;
-            return bad(format!(
+            return fail(format!(
                 "{limited} requests other than reads are on their way, more than async_depth={depth} for {nr_hctxs} \
                  hardware queues"
             ));
@@ -256,47 +192,34 @@ impl Room {
         Ok(())
     }
 
-    fn offered(&mut self, rq: RqId, hctx: u16) {
-        if let Some(known) = self.requests.get(rq).copied() {
-            if !matches!(known.place, Place::Device(_)) {
-                // From here on it is known where polled requests go.
-                let known = self.requests.entry(rq);
-                known.iter_mut().for_each(|(_, known)| (known.hctx, known.is_hctx_certain) = (hctx, true));
-                let looks = self.hw_queue(hctx).looks;
-                self.move_to(rq, Place::Device(looks));
+    fn offered(&mut self, rq: RqId, hctx: u16, is_split: bool) {
+        // From here on it is known where polled requests go.
+        match self.requests.get_mut(rq) {
+            Some(Known { place: Place::Device(_), .. }) => return,
+            Some(known) => (known.hctx, known.is_hctx_certain) = (hctx, true),
+            None => {
+                let known = Known { place: Place::GivenBack, hctx, is_limited: false, is_hctx_certain: true };
+                *self.requests.entry(rq) = Some((rq, known));
             }
-        } else {
-            let known = Known { place: Place::GivenBack, hctx, is_limited: false, is_hctx_certain: true };
-            *self.requests.entry(rq) = Some((rq, known));
-            let looks = self.hw_queue(hctx).looks;
-            self.move_to(rq, Place::Device(looks));
         }
+        let looks = self.hw_queue(hctx, is_split).looks;
+        self.move_to(rq, Place::Device(looks), is_split);
     }
 
-    fn acted(&mut self, rq: RqId, action: Action) {
-        match action {
-            Action::FinishedAtOnce(_) | Action::Completed(_) | Action::GaveUp => self.move_to(rq, Place::Over),
-            Action::GivenBack => self.move_to(rq, Place::GivenBack),
-            Action::Started { .. } | Action::Refused | Action::Stale | Action::WantsTime { .. } => {}
-        }
+    fn acted(&mut self, rq: RqId, action: Action, is_split: bool) {
+        let place = match action {
+            Action::FinishedAtOnce(_) | Action::Completed(_) | Action::GaveUp => Place::Over,
+            Action::GivenBack => Place::GivenBack,
+            Action::Started { .. } | Action::Refused | Action::Stale | Action::WantsTime { .. } => return,
+        };
+        self.move_to(rq, place, is_split);
     }
 
-    fn changed(&mut self, control: Control, phase: Phase) {
+    fn changed(&mut self, control: Control, phase: Phase, tracker: &Tracker) {
         // A freeze may last until the end of the change is told, or a little longer.
+        (self.quiet_since, self.is_changed) = (None, tracker.nr_changes == 0);
         match (control, phase) {
-            (Control::Quiesce | Control::Unquiesce, _) | (Control::Freeze, Phase::Done) => {}
-            (Control::Thaw, Phase::Done) => self.nr_open -= 1,
-            (Control::Thaw, _) => {}
-            (_, Phase::Begun) => self.nr_open += 1,
-            (_, Phase::Done | Phase::Refused) => self.nr_open -= 1,
-        }
-        (self.quiet_since, self.is_changed) = (None, self.nr_open == 0);
-        match (control, phase) {
-            (Control::NrRequests(nr_requests), Phase::Done) => self.set_nr_requests(nr_requests),
-            (Control::Topology(default_queues, read_queues, poll_queues), Phase::Done) => {
-                self.topology = Topology { default_queues, read_queues, poll_queues, ..self.topology };
-                self.hctxs.clear();
-            }
+            (Control::Topology(..), Phase::Done) => self.hctxs.clear(),
             (Control::Knob("async_depth", depth), phase) => {
                 let depth = depth.unsigned_abs();
                 self.async_depth.coming = (phase == Phase::Begun).then_some(depth);
@@ -308,21 +231,12 @@ impl Room {
         }
     }
 
-    fn submitted(&mut self, step: u64, submitter: u16, bio: u64, asked: Asked, pieces: &[usize]) {
-        let Ok(nr_parts) = parts(&self.facts.limits, &asked, pieces) else { return };
-        self.operations.begin(bio, Operation { submitter, asked, nr_parts, step });
+    fn submitted(&mut self, step: u64, nr_parts: u64) {
         self.outstanding += nr_parts;
         while self.peaks.back().is_some_and(|(_, peak)| *peak <= self.outstanding) {
             self.peaks.pop_back();
         }
         self.peaks.push_back((step, self.outstanding));
-    }
-
-    fn end_of(&mut self, step: u64, bio: u64) -> Option<Operation> {
-        let operation = self.operations.end(bio)?;
-        self.outstanding -= operation.nr_parts;
-        self.peaks.push_back((step, self.outstanding));
-        Some(operation)
     }
 
     /// The most parts of operations that were outstanding at a time since this step. A change was made at this step.
@@ -332,223 +246,78 @@ impl Room {
     }
 
     /// Called when an operation was refused because it would have had to wait.
-    fn refused(&self, bio: u64, operation: &Operation, most: u64) -> Result<(), Violation> {
-        let Operation { asked, step, .. } = operation;
-        let bad = |what: String| Err(Violation::new(RULE, format!("operation {bio} {what}")).bio(bio));
-        if !asked.flags.nowait {
-            return bad("may wait, and was told to come again".to_owned());
+    fn refused(&self, bio: u64, operation: &Operation, most: u64, tracker: &Tracker) -> Verdict {
+        let fail = |what: String| Err(Violation::new(RULE, format!("operation {bio} {what}")).bio(bio));
+        if !operation.asked.flags.nowait {
+            return fail("may wait, and was told to come again".to_owned());
         }
-        if !self.has_scheduler || self.quiet_since.is_none_or(|quiet| quiet >= *step) {
+        let is_quiet = self.quiet_since.is_some_and(|quiet| quiet < operation.at.step);
+        // bfq admits requests by shares. What it must admit is checked where it is asked.
+        if !is_quiet || tracker.scheduler.is_none_or(|name| name == "bfq") {
             return Ok(());
         }
-        if self.admits_by_share {
-            return Ok(());
-        }
-        let others = most - 1;
-        let depth = u64::from(self.topology.depth);
+        let (others, nr_requests) = (most - 1, tracker.nr_requests());
+        let depth = u64::from(tracker.topology.depth);
         // A value of the scheduler for one hardware queue counts the requests of that one.
-        let nr_hctxs = if self.hctx_of_values.is_some() { 1 } else { self.topology.nr_queues() as u64 };
+        let nr_hctxs = if tracker.is_split() { 1 } else { tracker.topology.nr_queues() as u64 };
         // A read may have to stay behind a write of the same kind that found no room.
-        let is_limited = self.async_depth.most(self.nr_requests) < self.nr_requests;
-        let has_room = others + depth < self.nr_requests;
-        if !has_room || is_limited && others >= self.async_depth.now(self.nr_requests) * nr_hctxs {
+        let is_limited = self.async_depth.most(nr_requests) < nr_requests;
+        let has_room = others + depth < nr_requests;
+        if !has_room || is_limited && others >= self.async_depth.now(nr_requests) * nr_hctxs {
             return Ok(());
         }
-        bad(format!(
+        fail(format!(
             "was told to come again, and there was room: never more than {others} others were outstanding, with \
-             nr_requests={} and {depth} tags",
-            self.nr_requests
+             nr_requests={nr_requests} and {depth} tags"
         ))
     }
 }
 
 impl Checker for Room {
-    fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
-        if let Event::Inserted { .. } | Event::Merged { .. } | Event::Chosen { .. } | Event::HeldBack { .. } = event {
-            let judged = match *event {
-                Event::Inserted { value, rq, info, .. } => self.inserted(value, rq, &info),
-                Event::Chosen { rq, .. } => {
-                    self.move_to(rq, Place::Chosen);
-                    Ok(())
-                }
-                _ => Ok(()),
-            };
-            match *event {
-                Event::Inserted { value, .. } | Event::HeldBack { value, .. } => self.note_look(Some(value), None),
-                Event::Chosen { rq, .. } | Event::Merged { into: rq, .. } => self.note_look(None, Some(rq)),
-                _ => {}
-            }
-            if std::mem::take(&mut self.is_changed) {
-                self.quiet_since = Some(at.step);
-            }
-            return judged;
+    fn see(&mut self, at: Stamp, event: &Event<'_>, tracker: &Tracker) -> Verdict {
+        let is_split = tracker.is_split();
+        let of_reaped = tracker.ending.first().and_then(|bio| tracker.operation(*bio));
+        let most = of_reaped.map_or(0, |operation| self.most_since(operation.at.step));
+        for operation in tracker.ending.iter().filter_map(|bio| tracker.operation(*bio)) {
+            self.outstanding -= operation.nr_parts;
+            self.peaks.push_back((at.step, self.outstanding));
         }
+        let verdict = match *event {
+            Event::Submitted { bio, .. } => {
+                let nr_parts = tracker.operation(bio).map_or(0, |operation| operation.nr_parts);
+                self.submitted(at.step, nr_parts);
+                Ok(())
+            }
+            Event::Reaped { bio, status: Status::Again, .. } => {
+                of_reaped.map_or(Ok(()), |operation| self.refused(bio, operation, most, tracker))
+            }
+            Event::Installed { scheduler } => {
+                let quarters = if scheduler == Some("kyber") { 3 } else { 4 };
+                (self.async_depth, self.limited) = (AsyncDepth { depth: None, quarters, coming: None }, 0);
+                self.hctx_of_values.clear();
+                Ok(())
+            }
+            Event::Inserted { value, rq, info, .. } => self.inserted(value, rq, &info, tracker),
+            _ => Ok(()),
+        };
         match *event {
-            Event::Submitted { submitter, bio, asked, pieces } => {
-                self.submitted(at.step, submitter, bio, asked, pieces);
-            }
-            Event::Reaped { bio, status, .. } => {
-                let most = self.operations.get(bio).map_or(0, |operation| self.most_since(operation.step));
-                if let Some(operation) = self.end_of(at.step, bio)
-                    && status == Status::Again
-                {
-                    return self.refused(bio, &operation, most);
-                }
-            }
-            Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => _ = self.end_of(at.step, bio),
-            Event::Left { submitter, .. } => {
-                let theirs = self.operations.those(|operation| operation.submitter == submitter);
-                theirs.into_iter().for_each(|bio| _ = self.end_of(at.step, bio));
-            }
-            Event::Installed { scheduler } => self.installed(scheduler),
-            Event::Absorbed { absorbed, .. } => self.move_to(absorbed, Place::Over),
-            Event::Offered { rq, hctx, .. } => self.offered(rq, hctx),
-            Event::Acted { rq, action } => self.acted(rq, action),
-            Event::Changed { control, phase } => self.changed(control, phase),
+            Event::Chosen { rq, .. } => self.move_to(rq, Place::Chosen, is_split),
+            Event::Absorbed { absorbed, .. } => self.move_to(absorbed, Place::Over, is_split),
+            Event::Offered { rq, hctx, .. } => self.offered(rq, hctx, is_split),
+            Event::Acted { rq, action } => self.acted(rq, action, is_split),
+            Event::Changed { control, phase } => self.changed(control, phase, tracker),
             _ => {}
         }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use blkmq_virtual::Flags;
-
-    use super::super::testing::*;
-    use super::*;
-
-    /// Two hardware queues of 4 tags, mq-deadline, `nr_requests` 8.
-    fn told() -> Told<Room> {
-        let mut told = Told::new(Room::new(&FACTS));
-        told.good(Event::Installed { scheduler: Some("mq-deadline") });
-        told
-    }
-
-    fn insert(slot: u64, op: Op) -> Event<'static> {
-        inserted(id(1, slot, 0), info(op, 8 * slot, 8), 0)
-    }
-
-    /// Tells that a request is chosen, and that the device has it.
-    fn give(told: &mut Told<Room>, slot: u64) {
-        let rq = id(1, slot, 0);
-        told.good(chosen(rq, 0)).good(offered(rq, Op::Read, 8 * slot, 8, &[])).good(started(rq));
-    }
-
-    fn set(told: &mut Told<Room>, control: Control) {
-        told.good(changed(control, Phase::Begun)).good(changed(control, Phase::Done));
-    }
-
-    #[test]
-    fn nr_requests_bounds_what_waits() {
-        let mut told = told();
-        (0..8).for_each(|slot| _ = told.good(insert(slot, Op::Read)));
-        // Another hardware queue has its own limit.
-        told.good(inserted(id(2, 0, 0), info(Op::Read, 0, 8), 0));
-        told.bad(insert(8, Op::Read), "request 1/8.0 came into the scheduler, and now 9 requests for hardware queue 0");
-        let mut told = self::told();
-        set(&mut told, Control::NrRequests(2));
-        told.good(insert(0, Op::Read)).good(insert(1, Op::Read)).bad(insert(2, Op::Read), "nr_requests=2");
-        let mut told = self::told();
-        (0..8).for_each(|slot| _ = told.good(insert(slot, Op::Read)));
-        told.good(Event::Absorbed { into: id(1, 0, 0), absorbed: id(1, 1, 0) }).good(insert(8, Op::Read));
-    }
-
-    #[test]
-    fn what_the_device_has_counts_too() {
-        let mut told = told();
-        (0..8).for_each(|slot| _ = told.good(insert(slot, Op::Read)));
-        give(&mut told, 0);
-        // The request may have had no tag yet when there was room. But it has had one since before this insertion.
-        told.good(insert(8, Op::Read)).bad(insert(9, Op::Read), "9 requests for hardware queue 0 are in it and 1 with");
-        let mut told = self::told();
-        (0..8).for_each(|slot| _ = told.good(insert(slot, Op::Read)));
-        give(&mut told, 0);
-        told.good(Event::HeldBack { value: 0, waiting: 7, now: blkmq_sched::Time(0), wakeup: None });
-        told.good(completed(id(1, 0, 0), Status::Ok)).good(insert(8, Op::Read));
-        give(&mut told, 1);
-        told.good(Event::HeldBack { value: 0, waiting: 7, now: blkmq_sched::Time(0), wakeup: None })
-            .bad(insert(9, Op::Read), "1 with");
-    }
-
-    #[test]
-    fn reads_that_may_be_polled_go_to_an_unknown_queue() {
-        let with = |read_queues, poll_queues| {
-            let topology = Topology { default_queues: 2, read_queues, poll_queues, depth: 4 };
-            let mut told = Told::new(Room::new(&Facts { topology, ..FACTS }));
-            told.good(Event::Installed { scheduler: Some("mq-deadline") });
-            told
-        };
-        for (op, queues) in [(Op::Read, (1, 0)), (Op::Write, (0, 1))] {
-            let mut told = with(queues.0, queues.1);
-            (0..20).for_each(|slot| _ = told.good(insert(slot, op)));
+        match *event {
+            Event::Inserted { value, .. } | Event::HeldBack { value, .. } => {
+                self.note_look(Some(value), None, is_split)
+            }
+            Event::Chosen { rq, .. } | Event::Merged { into: rq, .. } => self.note_look(None, Some(rq), is_split),
+            _ => return verdict,
         }
-        let mut told = with(1, 0);
-        (0..8).for_each(|slot| _ = told.good(insert(slot, Op::Write)));
-        told.bad(insert(8, Op::Write), "9 requests for hardware queue 0");
-    }
-
-    #[test]
-    fn writes_keep_to_async_depth() {
-        let mut told = told();
-        set(&mut told, Control::Knob("async_depth", 2));
-        // Two writes for each of two hardware queues.
-        (0..4).for_each(|slot| _ = told.good(insert(slot, Op::Write)));
-        told.good(insert(4, Op::Read)).good(chosen(id(1, 0, 0), 0));
-        told.bad(insert(5, Op::Write), "5 requests other than reads are on their way, more than async_depth=2 for 2");
-        let mut told = self::told();
-        set(&mut told, Control::Knob("async_depth", 2));
-        (0..4).for_each(|slot| _ = told.good(insert(slot, Op::Write)));
-        give(&mut told, 0);
-        told.good(completed(id(1, 0, 0), Status::Ok)).good(insert(5, Op::Write));
-        // The value of the knob stays when `nr_requests` becomes smaller.
-        let mut told = self::told();
-        set(&mut told, Control::Knob("async_depth", 2));
-        set(&mut told, Control::NrRequests(6));
-        (0..4).for_each(|slot| _ = told.good(insert(slot, Op::Write)));
-        told.bad(insert(4, Op::Write), "async_depth=2");
-    }
-
-    #[test]
-    fn nothing_is_refused_while_there_is_room() {
-        let flags = Flags { nowait: true, ..Flags::NONE };
-        let nowait = |bio| submitted(bio, Asked { flags, ..asked(Op::Read, 0, 8) });
-        let again = |bio| reaped(bio, id(1, 0, 0), Status::Again);
-        // 3 other requests and 4 tags are fewer than 8.
-        let with = |others: u64| {
-            let mut told = told();
-            (1..=others).for_each(|bio| _ = told.good(submitted(bio, asked(Op::Read, 8, 8))));
-            told.good(nowait(100));
-            (1..=others).for_each(|bio| _ = told.good(reaped(bio, id(1, bio, 0), Status::Ok)));
-            told
-        };
-        with(3).bad(again(100), "operation 100 was told to come again, and there was room: never more than 3 others");
-        with(4).good(again(100));
-        told().good(submitted(1, asked(Op::Read, 0, 8))).bad(again(1), "may wait");
-        let mut told = self::told();
-        told.good(Event::Installed { scheduler: None }).good(nowait(1)).good(again(1));
-        // A read that must not wait, behind two writes. There is room for two writes or for four.
-        for (depth, is_fine) in [(1, true), (2, false)] {
-            let mut told = self::told();
-            set(&mut told, Control::Knob("async_depth", depth));
-            told.good(insert(0, Op::Read)).good(submitted(1, asked(Op::Write, 8, 8)));
-            told.good(submitted(2, asked(Op::Write, 16, 8))).good(nowait(3));
-            assert_eq!(told.tell(again(3)).is_ok(), is_fine, "async_depth={depth}");
+        if std::mem::take(&mut self.is_changed) {
+            self.quiet_since = Some(at.step);
         }
-    }
-
-    #[test]
-    fn while_somebody_changes_the_queue_all_may_be_refused() {
-        let flags = Flags { nowait: true, ..Flags::NONE };
-        let nowait = |bio| submitted(bio, Asked { flags, ..asked(Op::Read, 0, 8) });
-        let again = |bio| reaped(bio, id(1, 0, 0), Status::Again);
-        let mut told = told();
-        told.good(nowait(1)).good(changed(Control::Freeze, Phase::Begun)).good(insert(0, Op::Read)).good(again(1));
-        told.good(nowait(2)).good(changed(Control::Freeze, Phase::Done)).good(again(2));
-        told.good(changed(Control::Thaw, Phase::Begun)).good(changed(Control::Thaw, Phase::Done));
-        told.good(nowait(3)).good(insert(1, Op::Read)).good(again(3));
-        told.good(nowait(4)).bad(again(4), "there was room");
-        set(&mut told, Control::NrRequests(16));
-        told.good(nowait(5)).good(again(5));
+        verdict
     }
 }

@@ -81,25 +81,3 @@ impl<T> Table<T> {
         self.pools.iter_mut().flatten().flatten().map(|(id, value)| (*id, value))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use blkmq_sched::RqId;
-
-    use super::*;
-
-    #[test]
-    fn a_slot_keeps_its_last_request() {
-        let (first, second) = (RqId(2 << 16 | 5), RqId(1 << 32 | 2 << 16 | 5));
-        assert_eq!((pool(second), slot(second), generation(second), is_flush(second)), (2, 5, 1, false));
-        let mut table = Table::new();
-        assert_eq!(table.get(first), None);
-        *table.entry(first) = Some((first, 'a'));
-        assert_eq!((table.get(first), table.get(second)), (Some(&'a'), None));
-        *table.entry(second) = Some((second, 'b'));
-        assert_eq!((table.get(first), table.is_past(first), table.is_past(second)), (None, true, false));
-        assert_eq!(table.get_mut(second), Some(&mut 'b'));
-        table.iter_mut().for_each(|(_, value)| *value = 'c');
-        assert_eq!(table.iter().collect::<Vec<_>>(), [(second, &'c')]);
-    }
-}

@@ -10,15 +10,13 @@
 use std::collections::BTreeMap;
 
 use blkmq_sched::{Latency, NewDepths, RqId, SchedDomain, Sums, Throttle as Control, Time};
-use blkmq_virtual::Limits;
 
 use super::super::event::{Control as Changing, Event, Phase, Stamp, Times};
-use super::book::Book;
-use super::lent::{Lent, NR_KINDS};
-use super::parts::parts;
-use super::{Checker, Facts, Violation};
+use super::depth_tokens::NR_KINDS;
+use super::tracker::Tracker;
+use super::{Checker, Verdict, Violation};
 
-const RULE: &str = "throttle";
+pub(super) const RULE: &str = "throttle";
 
 const MS: u64 = 1_000_000;
 
@@ -176,33 +174,21 @@ impl Known {
 /// This module's checker.
 #[derive(Debug)]
 pub(super) struct Throttle {
-    limits: Limits,
-    lent: Lent,
     naive: Naive,
     /// By kind.
     known: [Known; NR_MEASURED],
     /// The requests that are over and whose operation was not reaped yet.
     over: BTreeMap<RqId, SchedDomain>,
-    /// How many parts each operation has.
-    operations: Book<usize>,
+}
+
+impl Default for Throttle {
+    fn default() -> Self {
+        let known = SchedDomain::MEASURED.map(|of| Known::of(&Control::default(), of));
+        Self { naive: Naive::new(), known, over: BTreeMap::new() }
+    }
 }
 
 impl Throttle {
-    pub(super) fn new(facts: &Facts) -> Self {
-        Self {
-            limits: facts.limits,
-            lent: Lent::new(facts.limits),
-            naive: Naive::new(),
-            known: Self::nothing_known(),
-            over: BTreeMap::new(),
-            operations: Book::new(),
-        }
-    }
-
-    fn nothing_known() -> [Known; NR_MEASURED] {
-        SchedDomain::MEASURED.map(|of| Known::of(&Control::default(), of))
-    }
-
     fn known(&mut self, of: SchedDomain) -> Option<&mut Known> {
         self.known.get_mut(of.index())
     }
@@ -216,8 +202,7 @@ impl Throttle {
     }
 
     /// The times of a request are known.
-    fn reaped(&mut self, rq: RqId, bio: u64, times: Times) {
-        let nr_parts = self.operations.end(bio);
+    fn reaped(&mut self, rq: RqId, nr_parts: Option<u64>, times: Times) {
         let Some(of) = self.over.remove(&rq) else { return };
         let Some(known) = self.known.get_mut(of.index()) else { return };
         // A request that is over since every CPU slept is among the recent ones. Of others it is too late to say more.
@@ -245,13 +230,13 @@ impl Throttle {
         }
     }
 
-    fn adjusted(&mut self, sums: &Sums, now: Time, depths: NewDepths) -> Result<(), Violation> {
+    fn adjusted(&mut self, sums: &Sums, now: Time, depths: NewDepths, is_watched: bool) -> Verdict {
         let of_naive = self.naive.fold(sums, now);
         if depths != of_naive {
             let what = format!("the depths became {depths:?}, and by the rules they are {of_naive:?}; seen: {sums:?}");
             return Err(Violation::new(RULE, what));
         }
-        if !self.lent.is_watched() {
+        if !is_watched {
             return Ok(());
         }
         for (of, known) in SchedDomain::MEASURED.into_iter().zip(&self.known) {
@@ -269,16 +254,19 @@ impl Throttle {
 }
 
 impl Checker for Throttle {
-    fn see(&mut self, _at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+    fn see(&mut self, _at: Stamp, event: &Event<'_>, tracker: &Tracker) -> Verdict {
         match *event {
-            Event::Throttled => (self.naive, self.known) = (Naive::new(), Self::nothing_known()),
+            Event::Throttled => *self = Self { over: std::mem::take(&mut self.over), ..Self::default() },
             Event::Installed { .. } => self.over.clear(),
-            Event::Adjusted { sums, now, depths } => self.adjusted(sums, now, depths)?,
-            Event::Submitted { bio, asked, pieces, .. } => {
-                self.operations.begin(bio, parts(&self.limits, &asked, pieces).map_or(0, |parts| parts as usize));
+            Event::Adjusted { sums, now, depths } => {
+                return self.adjusted(sums, now, depths, tracker.tokens.is_watched());
             }
-            Event::Reaped { bio, id, times, .. } => self.reaped(id, bio, times),
-            Event::Rejected { bio, .. } | Event::HandedBack { bio, .. } => _ = self.operations.end(bio),
+            Event::Reaped { bio, id, times, .. } => {
+                self.reaped(id, tracker.operation(bio).map(|operation| operation.nr_parts), times);
+            }
+            Event::Acted { rq, .. } if tracker.ended.is_some() => {
+                tracker.tokens.held_by(rq).into_iter().for_each(|of| self.over(rq, of));
+            }
             Event::Changed { control: Changing::Knob(name, value), phase } => self.changed(name, value, phase),
             Event::Idle { .. } => {
                 self.known.iter_mut().for_each(Known::settle);
@@ -287,147 +275,6 @@ impl Checker for Throttle {
             }
             _ => {}
         }
-        let held = if let Event::Acted { rq, .. } = *event { self.lent.held_by(rq).map(|of| (rq, of)) } else { None };
-        self.lent.see(event);
-        if let Some((rq, of)) = held.filter(|(rq, _)| self.lent.held_by(*rq).is_none()) {
-            self.over(rq, of);
-        }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use blkmq_sched::Op;
-    use blkmq_virtual::Status;
-
-    use super::super::super::event::DeviceState;
-    use super::super::testing::*;
-    use super::*;
-
-    const IDLE: Event<'static> = Event::Idle { until: None, device: DeviceState { held: 0, hung: 0, next_due: None } };
-
-    /// kyber is in place; a read should take 8 us.
-    fn told() -> Told<Throttle> {
-        let mut told = Told::new(Throttle::new(&FACTS));
-        told.good(Event::Throttled).good(Event::Installed { scheduler: Some("kyber") });
-        set_target(&mut told, 8000);
-        told.good(IDLE);
-        told
-    }
-
-    fn set_target(told: &mut Told<Throttle>, ns: i64) {
-        let knob = Changing::Knob("read_lat_nsec", ns);
-        told.good(changed(knob, Phase::Begun)).good(changed(knob, Phase::Done));
-    }
-
-    const fn rq(slot: u64) -> RqId {
-        id(1, slot, 0)
-    }
-
-    /// A read is over in the device, and its operation is not reaped yet.
-    fn read(told: &mut Told<Throttle>, slot: u64) {
-        told.good(submitted(1 + slot, asked(Op::Read, 8 * slot, 8)));
-        told.good(offered(rq(slot), Op::Read, 8 * slot, 8, &[])).good(completed(rq(slot), Status::Ok));
-    }
-
-    /// The operation took this many ns, and 1000 ns less in the device.
-    fn reap(told: &mut Told<Throttle>, slot: u64, ns: u64) {
-        let times = Times { submitted: Time(1000), issued: Time(2000), completed: Time(1000 + ns) };
-        let (submitter, bio, status) = (1, 1 + slot, Status::Ok);
-        told.good(Event::Reaped { submitter, bio, id: rq(slot), status, times, data: &[] });
-    }
-
-    /// So many reads in these buckets of the total latency and of that of the device.
-    fn sums(reads: &[(usize, usize, u64)]) -> Sums {
-        let mut sums = Sums::default();
-        for &(total, io, number) in reads {
-            for _ in 0..number {
-                sums.add(SchedDomain::Read, Latency::Total, total);
-                sums.add(SchedDomain::Read, Latency::Io, io);
-            }
-        }
-        sums
-    }
-
-    const fn adjusted(sums: &Sums) -> Event<'_> {
-        Event::Adjusted { sums, now: Time(0), depths: [None; NR_KINDS] }
-    }
-
-    #[test]
-    fn a_bucket_is_a_quarter_of_the_target_and_holds_its_end() {
-        let buckets = [(8, 0), (8, 2), (8, 3), (8, 8), (8, 9), (8, 1000), (0, 0), (0, 3), (7, 2)];
-        assert_eq!(buckets.map(|(target, latency)| bucket(target, latency)), [0, 0, 1, 3, 4, 7, 0, 2, 1]);
-        for (target, latency) in (0..40).flat_map(|target| (0..100).map(move |latency| (target, latency))) {
-            assert_eq!(bucket(target, latency), Control::bucket(target, latency), "{target}, {latency}");
-        }
-    }
-
-    #[test]
-    fn the_control_sees_each_request_once_and_in_its_buckets() {
-        let of_one = |seen: &Sums| {
-            let mut told = told();
-            read(&mut told, 0);
-            reap(&mut told, 0, 3000);
-            told.good(IDLE);
-            told.tell(adjusted(seen)).map_err(|violation| violation.what)
-        };
-        assert_eq!(of_one(&sums(&[(1, 0, 1)])), Ok(()));
-        for (wrong, says) in [
-            (sums(&[]), "sees 0 in bucket 1, and the history has 1 to 1"),
-            (sums(&[(1, 0, 2)]), "sees 2 in bucket 1, and the history has 1 to 1"),
-            (sums(&[(0, 0, 1)]), "of the Total latencies of read requests, the control sees 1 in bucket 0"),
-            (sums(&[(1, 1, 1)]), "of the Io latencies of read requests, the control sees 0 in bucket 0"),
-        ] {
-            let what = of_one(&wrong).expect_err("the control sees something else");
-            assert!(what.contains(says), "{what}");
-        }
-    }
-
-    #[test]
-    fn what_is_not_known_may_be_in_any_bucket() {
-        // Not reaped before every CPU slept.
-        let mut late = told();
-        read(&mut late, 0);
-        late.good(IDLE);
-        reap(&mut late, 0, 3000);
-        late.good(adjusted(&sums(&[(5, 5, 1)]))).bad(adjusted(&sums(&[(5, 5, 2)])), "sees 2 in bucket 5");
-        late.bad(adjusted(&Sums::default()), "sees 0, and the history has 1 to 1");
-        // The CPU that completed the request may not have counted it yet.
-        let mut recent = told();
-        read(&mut recent, 0);
-        reap(&mut recent, 0, 3000);
-        recent.good(adjusted(&Sums::default())).good(adjusted(&sums(&[(1, 0, 1)])));
-        recent.bad(adjusted(&sums(&[(2, 0, 1)])), "sees 1 in bucket 2");
-        // The target changes meanwhile.
-        set_target(&mut recent, 80_000);
-        recent.good(adjusted(&sums(&[(2, 0, 1)])));
-    }
-
-    #[test]
-    fn the_depths_follow_from_the_samples() {
-        // Without a scheduler in place only the decisions are judged.
-        let fold = |sums: &Sums, ms: u64, depths| {
-            let mut told = Told::new(Throttle::new(&FACTS));
-            told.good(Event::Throttled).tell(Event::Adjusted { sums, now: Time(ms * MS), depths })
-        };
-        let fewer = [Some(128), None, None, None];
-        // Of 500 reads 1 in 10 is too slow in the device: not more than a tenth.
-        let fine = sums(&[(1, 0, 450), (1, 4, 50)]);
-        assert_eq!(fold(&fine, 0, [None; NR_KINDS]), Ok(()));
-        assert!(fold(&fine, 0, fewer).unwrap_err().what.contains("by the rules they are [None, None, None, None]"));
-        let congested = sums(&[(1, 0, 449), (1, 4, 51)]);
-        assert_eq!(fold(&congested, 0, fewer), Ok(()));
-        assert!(
-            fold(&congested, 0, [None; NR_KINDS]).is_err()
-                && fold(&congested, 0, [Some(64), None, None, None]).is_err()
-        );
-        // Fewer samples wait for a second. Both latencies wait in turn, and so here the depth stays.
-        let mut few = Told::new(Throttle::new(&FACTS));
-        let (first, both) = (sums(&[(1, 4, 499)]), sums(&[(1, 4, 999)]));
-        let adjusted = |sums, ms: u64, depths| Event::Adjusted { sums, now: Time(ms * MS), depths };
-        few.good(Event::Throttled).good(adjusted(&first, 100, [None; NR_KINDS]));
-        few.good(adjusted(&first, 1099, [None; NR_KINDS])).good(adjusted(&first, 1100, [None; NR_KINDS]));
-        few.good(adjusted(&both, 1500, fewer)).bad(adjusted(&both, 5000, fewer), "by the rules they are [None");
     }
 }

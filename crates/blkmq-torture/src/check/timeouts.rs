@@ -6,9 +6,10 @@ use blkmq_sched::{RqId, Time};
 use super::super::event::{Action, Control, Event, Phase, Stamp};
 use super::super::text::{Millis, Request};
 use super::table::Table;
-use super::{Checker, Facts, Violation};
+use super::tracker::Tracker;
+use super::{Checker, Facts, Verdict, Violation};
 
-const RULE: &str = "timeouts";
+pub(super) const RULE: &str = "timeouts";
 
 const MS: u64 = 1_000_000;
 
@@ -55,7 +56,7 @@ impl Timeouts {
         }
     }
 
-    fn overdue(&mut self, rq: RqId, now: Time) -> Result<(), Violation> {
+    fn overdue(&mut self, rq: RqId, now: Time) -> Verdict {
         let Some(&(given, deadline)) = self.requests.get(rq).filter(|(_, deadline)| deadline.0 < u64::MAX) else {
             let what = format!("the device was asked about {}, which it was not given", Request(rq));
             return Err(Violation::new(RULE, what).request(rq));
@@ -77,7 +78,7 @@ impl Timeouts {
 }
 
 impl Checker for Timeouts {
-    fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+    fn see(&mut self, at: Stamp, event: &Event<'_>, _: &Tracker) -> Verdict {
         match *event {
             Event::Offered { rq, now, .. } => *self.requests.entry(rq) = Some((rq, (now, Time(u64::MAX)))),
             Event::Acted { rq, action: Action::Started { .. } } => self.begin(rq),
@@ -88,58 +89,5 @@ impl Checker for Timeouts {
             _ => {}
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use blkmq_sched::Op;
-
-    use super::super::testing::*;
-    use super::*;
-
-    const RQ: RqId = id(1, 0, 0);
-
-    fn overdue(ms: u64) -> Event<'static> {
-        Event::Overdue { rq: RQ, now: Time(ms * MS) }
-    }
-
-    /// A request that the device began to work on at 0, when the timeout was 100 ms.
-    fn told() -> Told<Timeouts> {
-        let mut told = Told::new(Timeouts::new(&FACTS));
-        told.good(offered(RQ, Op::Read, 0, 8, &[])).good(started(RQ));
-        told
-    }
-
-    #[test]
-    fn nobody_asks_before_the_timeout() {
-        told().good(overdue(100)).bad(overdue(199), "asked about request 1/0.0 at 199.000000 ms");
-        told().bad(overdue(99), "given at 0.000000 ms with a timeout until 100.000000 ms");
-        told().good(overdue(100)).good(overdue(200));
-    }
-
-    #[test]
-    fn nobody_asks_about_what_the_device_does_not_have() {
-        let mut told = Told::new(Timeouts::new(&FACTS));
-        told.bad(overdue(100), "not given").good(offered(RQ, Op::Read, 0, 8, &[])).bad(overdue(100), "not given");
-        told.good(acted(RQ, Action::GivenBack)).bad(overdue(100), "not given");
-        self::told().bad(Event::Overdue { rq: id(1, 0, 1), now: Time(100 * MS) }, "not given");
-    }
-
-    #[test]
-    fn a_timeout_counts_that_may_have_been_read() {
-        let knob = |value, phase| changed(Control::QueueKnob("io_timeout", value), phase);
-        let mut told = told();
-        // Asked for and not in effect yet; then refused; then in effect; then the longer value again, later.
-        told.good(knob(10, Phase::Begun)).good(offered(RQ, Op::Read, 0, 8, &[])).good(started(RQ)).good(overdue(10));
-        told.good(knob(10, Phase::Refused)).good(overdue(20)).bad(overdue(119), "until").good(overdue(120));
-        told.good(knob(10, Phase::Begun)).good(knob(10, Phase::Done)).good(overdue(220)).good(overdue(230));
-        told.now = 235 * MS;
-        told.good(knob(50, Phase::Begun)).good(knob(50, Phase::Done)).good(overdue(240)).bad(overdue(289), "until");
-        let mut told = self::told();
-        told.now = 5 * MS;
-        // The thread that gave the request had read the clock before the knob was set.
-        told.good(knob(500, Phase::Begun)).good(knob(500, Phase::Done)).good(offered(RQ, Op::Read, 0, 8, &[]));
-        told.good(started(RQ)).good(overdue(100));
     }
 }

@@ -77,38 +77,3 @@ pub(super) fn read_stamps(buffers: &Buffers, stamps: &mut Vec<u64>) {
     let sectors = buffers.iter().flat_map(|buffer| buffer.chunks_exact(SECTOR));
     stamps.extend(sectors.map(|sector| u64::from_le_bytes(sector[..8].try_into().expect("eight bytes are eight"))));
 }
-
-#[cfg(test)]
-mod tests {
-    use super::super::super::history::History;
-    use super::*;
-
-    fn witness() -> Witness {
-        Witness::new(History::new(None), Vec::new(), None)
-    }
-
-    #[test]
-    fn a_buffer_is_used_again_whatever_its_length() {
-        let mut spare = Spare::new(witness());
-        let buffer = spare.take(3 * SECTOR);
-        let place = buffer.as_ptr().addr();
-        spare.keep(Buffers::One(buffer));
-        let again = spare.take(4 * SECTOR);
-        assert_eq!((again.as_ptr().addr(), again.len()), (place, 4 * SECTOR));
-        spare.keep(Buffers::Many(vec![again]));
-        assert_eq!(spare.take(3 * SECTOR).as_ptr().addr(), place);
-    }
-
-    #[test]
-    fn what_is_stamped_is_read_across_pieces() {
-        let mut buffers = Buffers::Many(vec![Buffer::zeroed(SECTOR), Buffer::zeroed(2 * SECTOR)]);
-        let mut stamps = Vec::new();
-        stamp(&mut buffers, Some(7));
-        read_stamps(&buffers, &mut stamps);
-        assert_eq!(stamps, [7, 7, 7]);
-        stamp(&mut buffers, None);
-        stamps.clear();
-        read_stamps(&buffers, &mut stamps);
-        assert_eq!(stamps, [POISON; 3]);
-    }
-}

@@ -15,7 +15,7 @@ impl Rate {
     pub(crate) const NEVER: Self = Self(0);
 
     /// Once in `n` times on average.
-    pub(crate) const fn one_in(n: u64) -> Self {
+    const fn one_in(n: u64) -> Self {
         Self(n)
     }
 
@@ -174,14 +174,6 @@ impl Timing {
         if random.one_in(2) { self.timeout_ns + around } else { self.timeout_ns.saturating_sub(around) }
     }
 
-    /// The longest time of a request that completes by itself, in ns. Requests that the queue asks about may take
-    /// longer.
-    #[cfg(test)]
-    pub(crate) fn longest_ns(&self) -> u64 {
-        let longest = 2 * self.mean_ns.iter().copied().max().unwrap_or(0);
-        if self.slow == Rate::NEVER { longest } else { (100 * longest).min(SLOW_NS).max(longest) }
-    }
-
     fn draw(random: &mut Random, io_timeout_ms: u32, sleeps: bool) -> Self {
         let at_once = match random.below(6) {
             0 => 100,
@@ -336,30 +328,5 @@ fn topology(random: &mut Random) -> Topology {
         read_queues: *random.pick(&[0, 0, 1, 2]),
         poll_queues: *random.pick(&[0, 0, 1, 2]),
         depth: *random.pick(&[1, 2, 3, 4, 8, 16, 32, 64, 128]),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_device_keeps_to_its_own_blocks_and_most_faults_are_rare() {
-        let mut random = Random::new(1);
-        let (mut faultless, mut with_power_loss) = (0, 0);
-        for _ in 0..2000 {
-            let DeviceConfig { limits, topology, faults, .. } = DeviceConfig::draw(&mut random, 30, false);
-            let block = limits.logical_block_size / 512;
-            assert!((512..=8192).contains(&limits.capacity_sectors));
-            assert!(limits.capacity_sectors.is_multiple_of(block.into()));
-            assert!((block.max(4)..=256).contains(&limits.max_sectors) && (1..=16).contains(&limits.max_segments));
-            assert!(limits.boundary_sectors.is_multiple_of(block));
-            assert!(limits.max_segment_size >= limits.logical_block_size);
-            assert!(topology.default_queues >= 1 && topology.nr_queues() <= 8);
-            faultless += u32::from(faults.fails == Rate::NEVER && faults.hangs == Rate::NEVER);
-            with_power_loss += u32::from(faults.power_ns > 0);
-        }
-        assert!((500..900).contains(&faultless), "{faultless}");
-        assert!((400..800).contains(&with_power_loss), "{with_power_loss}");
     }
 }

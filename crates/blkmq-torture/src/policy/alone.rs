@@ -12,10 +12,12 @@ use blkmq_vcpu::{Ended, Options, Random, go_on_for, run, thread};
 use blkmq_virtual::Status;
 
 use super::Watched;
-use crate::check::{self, Violation};
+use crate::check::{Checkers, Violation};
 use crate::event::{Action, Control, Event, Phase, Times};
 use crate::history::History;
-use crate::plan::{Demand, knobs_of_bfq};
+use crate::plan::{Demand, Plan, knobs_of_bfq};
+use crate::play::facts;
+use crate::settings::Settings;
 use crate::witness::{Witness, stamp};
 
 /// A client with requests.
@@ -285,7 +287,9 @@ fn random_head(random: &mut Random) -> bool {
 
 /// Plays a world; the promise that was broken, if one was.
 fn broken(seed: u64) -> Option<(u64, Violation)> {
-    let witness = Witness::new(History::new(None), check::of_bfq(), None);
+    let settings = Settings { cpus: 1, scheduler: None, locking: None, mutant: None, live: None };
+    let checkers = Checkers::of_bfq(&facts(&Plan::draw(seed, &settings)));
+    let witness = Witness::new(History::new(None), checkers, None);
     let ended = run(Box::new(Uniform::new(Random::new(seed), 1000)), Options::default(), {
         let witness = witness.clone();
         move || {

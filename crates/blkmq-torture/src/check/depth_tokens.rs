@@ -1,10 +1,8 @@
-//! Which requests have tokens, and how many tokens there may be: what several checkers know of the pools.
+//! Which requests have depth tokens, and how many tokens there may be.
 
 use blkmq_sched::{RqId, SchedDomain, Throttle};
-use blkmq_virtual::Limits;
 
 use super::super::event::{Action, Control, Event, Phase};
-use super::flushing::Flushing;
 use super::table::Table;
 
 /// Kinds of requests, each with a pool.
@@ -12,14 +10,11 @@ pub(super) const NR_KINDS: usize = SchedDomain::ALL.len();
 
 /// The pools of tokens, as far as the events tell.
 #[derive(Debug)]
-pub(super) struct Lent {
-    flushing: Flushing,
+pub(super) struct DepthTokens {
     /// Whether the scheduler takes tokens.
     is_watched: bool,
     /// Whether a scheduler that takes tokens is the next one in place.
     is_coming: bool,
-    /// The requests that came into the scheduler, and of which kind they are.
-    came: Table<SchedDomain>,
     /// The requests with tokens: of which kind, and how often that pool had become shallower before.
     holders: Table<(SchedDomain, u32)>,
     /// How many requests have a token. It may be fewer than there are tokens out: a thread takes a token some steps
@@ -32,27 +27,23 @@ pub(super) struct Lent {
     nr_lowered: [u32; NR_KINDS],
     /// As the control of the depths decided last.
     depths: [u32; NR_KINDS],
-    /// The largest depths since every CPU slept. A token that was taken before a pool became shallower may be told of
-    /// behind that.
+    /// The largest depths since every CPU slept. The event of a token that was taken before a pool became shallower may
+    /// follow that.
     limits: [u32; NR_KINDS],
-    nr_quiesces: u32,
 }
 
-impl Lent {
-    pub(super) fn new(limits: Limits) -> Self {
+impl DepthTokens {
+    pub(super) fn new() -> Self {
         let most = SchedDomain::ALL.map(Throttle::most_tokens);
         Self {
-            flushing: Flushing::new(limits),
             is_watched: false,
             is_coming: false,
-            came: Table::new(),
             holders: Table::new(),
             nr_out: [0; NR_KINDS],
             nr_old: [0; NR_KINDS],
             nr_lowered: [0; NR_KINDS],
             depths: most,
             limits: most,
-            nr_quiesces: 0,
         }
     }
 
@@ -76,11 +67,6 @@ impl Lent {
     /// How many requests have a token that counts against the depth.
     pub(super) const fn nr_counted(&self, of: SchedDomain) -> u32 {
         self.nr_out[of.index()] - self.nr_old[of.index()]
-    }
-
-    /// The kind of a request that came into the scheduler.
-    pub(super) fn kind(&self, rq: RqId) -> Option<SchedDomain> {
-        self.came.get(rq).copied()
     }
 
     /// The kind of a request that has a token.
@@ -120,9 +106,8 @@ impl Lent {
         self.limits = self.depths;
     }
 
-    /// Follows an event.
-    pub(super) fn see(&mut self, event: &Event<'_>) {
-        self.flushing.see(event);
+    /// Follows an event. `kind`: the kind of the request that takes a token by it, if the scheduler takes tokens.
+    pub(super) fn see(&mut self, event: &Event<'_>, kind: Option<SchedDomain>, is_quiesced: bool) {
         match *event {
             Event::Throttled => self.throttled(),
             Event::Changed { control: Control::Scheduler(_), phase: Phase::Refused } => self.is_coming = false,
@@ -135,21 +120,12 @@ impl Lent {
                     *limit = (*limit).max(*depth);
                 }
             }
-            Event::Changed { control: Control::Quiesce, phase: Phase::Begun } => self.nr_quiesces += 1,
-            Event::Changed { control: Control::Unquiesce, phase: Phase::Done } => self.nr_quiesces -= 1,
             // While the queue is quiesced, requests wait with their tokens.
-            Event::Idle { .. } if self.nr_quiesces == 0 => self.settle(),
-            Event::Inserted { rq, info, .. } => *self.came.entry(rq) = Some((rq, SchedDomain::of(info.op))),
-            Event::Chosen { rq, .. } if self.is_watched => {
-                if let Some(of) = self.kind(rq) {
+            Event::Idle { .. } if !is_quiesced => self.settle(),
+            Event::Chosen { rq, .. } | Event::Offered { rq, .. } if self.is_watched => {
+                if let Some(of) = kind {
                     self.take(rq, of);
                 }
-            }
-            // It passed the scheduler, and took a token then. What comes from the flush machine has none.
-            Event::Offered { rq, op, sector, data, .. }
-                if self.is_watched && self.kind(rq).is_none() && !self.flushing.takes(rq, sector, data) =>
-            {
-                self.take(rq, SchedDomain::of(op));
             }
             Event::Acted { rq, action: Action::FinishedAtOnce(_) | Action::Completed(_) | Action::GaveUp } => {
                 self.put(rq);
