@@ -5,24 +5,13 @@ use std::time::Duration;
 use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Control, Outcome, Setup, Stamps, thread_cpu_ns};
 use blkmq_workbench::job::{BlockSize, ByDirection, Direction, Extent, Job, Operations, Order};
 
-use crate::bench_options::{self, MS, RANDOM, SECOND, SEQUENTIAL, timed};
+use crate::bench_options::{self, MS, RANDOM, SECOND, SEQUENTIAL, batched, timed};
 
 /// A device on which each request takes 100 us, 64 at a time.
 const TIMED: &str = "null,irqmode=2,completion_nsec=100us,hw_queue_depth=64,poll_queues=0,size=1G";
 
 fn job(direction: Direction, order: Order) -> Job {
     bench_options::job(Operations::Only(direction), order)
-}
-
-fn depth(job: Job, iodepth: u32, batch: u32) -> Job {
-    Job {
-        iodepth,
-        iodepth_batch_submit: batch,
-        iodepth_batch_complete_min: batch,
-        iodepth_batch_complete_max: batch,
-        iodepth_low: iodepth,
-        ..job
-    }
 }
 
 fn setup(device: &str, scheduler: &str, clock: ClockKind) -> Setup {
@@ -45,15 +34,15 @@ fn published(numjobs: u32, runtime: Duration) -> [Job; 4] {
     let scaling = Job {
         bs: ByDirection::all(BlockSize::Fixed(512)),
         measure: quick,
-        ..depth(job(Direction::Read, RANDOM), 4, 4)
+        ..batched(4, 4, job(Direction::Read, RANDOM))
     };
     let scaling = Job { blockalign: ByDirection::all(512), ..scaling };
-    let batch = Job { iodepth_batch_submit: 8, norandommap: false, ..depth(job(Direction::Write, RANDOM), 32, 8) };
+    let batch = Job { iodepth_batch_submit: 8, norandommap: false, ..batched(32, 8, job(Direction::Write, RANDOM)) };
     let accounting = Job { measure: quick, ..job(Direction::Read, RANDOM) };
     let merge = Job {
         size: Some(Extent::Bytes(1 << 20)),
         offset_increment: Extent::Bytes(2 << 20),
-        ..depth(job(Direction::Write, SEQUENTIAL), 32, 1)
+        ..batched(32, 1, job(Direction::Write, SEQUENTIAL))
     };
     [each(scaling), each(batch), each(accounting), each(merge)]
 }
@@ -77,7 +66,7 @@ fn one_at_a_time_takes_its_time() {
 #[test]
 fn as_many_are_outstanding_as_the_job_says_and_never_more() {
     for (iodepth, batch) in [(1, 1), (4, 4), (32, 8), (7, 3), (32, 1), (64, 64)] {
-        let outcome = on_virtual_time(&[timed(SECOND / 10, depth(job(Direction::Read, RANDOM), iodepth, batch))]);
+        let outcome = on_virtual_time(&[timed(SECOND / 10, batched(iodepth, batch, job(Direction::Read, RANDOM)))]);
         let job = &outcome.jobs[0];
         // The device takes up to 64 at once, each for 100 us. A job that waits for several completions leaves places
         // unused meanwhile.
@@ -170,16 +159,16 @@ fn a_pass_ends_with_a_whole_operation() {
 fn other_jobs_find_the_device_as_the_first_left_it() {
     // Credit for 1000 operations, which is used up within the first second.
     let device = "cloud,iops=100,burst=10s,latency=100us,spread=0,hold=1ms";
-    let reads = timed(SECOND, depth(job(Direction::Read, RANDOM), 8, 1));
+    let reads = timed(SECOND, batched(8, 1, job(Direction::Read, RANDOM)));
     let mut first = Bench::new(std::slice::from_ref(&reads), &setup(device, "none", ClockKind::Virtual)).unwrap();
     let ios = |bench: &mut Bench| bench.run(&Control::default()).expect("the jobs run").ios();
     let begun = ios(&mut first);
     assert!((1000..1200).contains(&begun), "all that was saved up: {begun}");
-    let fewer = depth(reads.clone(), 4, 1);
+    let fewer = batched(4, 1, reads.clone());
     let mut other = first.with_jobs(&[fewer]).expect("fewer fit");
     let gone = ios(&mut other);
     assert!((90..120).contains(&gone), "nothing is saved up: {gone}");
-    let deeper = depth(reads, 9, 1);
+    let deeper = batched(9, 1, reads);
     assert!(matches!(first.with_jobs(&[deeper]), Err(BenchError::Job { .. })));
     assert!(matches!(first.with_jobs(&[]), Err(BenchError::NoJob)));
 }
@@ -191,9 +180,9 @@ fn what_the_end_finds_outstanding_is_not_in_time() {
         (outcome.jobs[0].ios_in_time, outcome.jobs[0].ios())
     };
     let read = || job(Direction::Read, RANDOM);
-    assert_eq!(in_time(timed(10 * MS + MS / 20, depth(read(), 8, 1))), (800, 808));
+    assert_eq!(in_time(timed(10 * MS + MS / 20, batched(8, 1, read()))), (800, 808));
     assert_eq!(in_time(timed(10 * MS, Job { ramp_time: MS / 20, ..read() })), (100, 101));
-    assert_eq!(in_time(timed(MS / 20, depth(read(), 8, 1))), (0, 8));
+    assert_eq!(in_time(timed(MS / 20, batched(8, 1, read()))), (0, 8));
     assert_eq!(in_time(Job { number_ios: Some(7), ..read() }), (7, 7));
 }
 
@@ -233,7 +222,7 @@ fn what_cannot_run_is_refused_with_a_reason() {
     let spread =
         Job { numjobs: 3, size: Some(Extent::Bytes(1 << 29)), offset_increment: Extent::Bytes(1 << 29), ..read() };
     assert!(refused(spread).starts_with("job tested: thread 3 of 3 would reach to byte 1610612736 of the device"));
-    let bulky = Job { bs: ByDirection::all(BlockSize::Fixed(1 << 30)), ..depth(read(), 16384, 1) };
+    let bulky = Job { bs: ByDirection::all(BlockSize::Fixed(1 << 30)), ..batched(16384, 1, read()) };
     assert!(
         refused(bulky).starts_with("job tested: the buffers of all jobs take 17592186044416 bytes, and this machine")
     );
@@ -248,7 +237,7 @@ fn an_error_of_the_device_ends_the_job_that_met_it() {
     let area = |offset| Job {
         offset: Extent::Bytes(offset),
         size: Some(Extent::Bytes(512 << 10)),
-        ..depth(job(Direction::Read, SEQUENTIAL), 8, 1)
+        ..batched(8, 1, job(Direction::Read, SEQUENTIAL))
     };
     for clock in [ClockKind::Virtual, ClockKind::Real] {
         let outcome = run(&[area(0), area(512 << 10)], &setup(device, "none", clock));
@@ -262,7 +251,7 @@ fn an_error_of_the_device_ends_the_job_that_met_it() {
 
 #[test]
 fn a_stop_drains_and_ends_all_threads() {
-    let jobs = [Job { numjobs: 4, ..timed(3600 * SECOND, depth(job(Direction::Read, RANDOM), 16, 4)) }];
+    let jobs = [Job { numjobs: 4, ..timed(3600 * SECOND, batched(16, 4, job(Direction::Read, RANDOM))) }];
     let mut bench = Bench::new(&jobs, &setup(TIMED, "none", ClockKind::Real)).expect("it fits");
     let control = Control::default();
     let outcome = std::thread::scope(|scope| {
@@ -327,7 +316,7 @@ fn on_threads_time_and_waiting_are_what_the_machine_says() {
 fn a_priority_goes_before_another() {
     let class = |class| {
         let priority = Some(blkmq::IoPriority { class, level: 0 });
-        Job { priority, numjobs: 4, ..timed(SECOND / 10, depth(job(Direction::Read, RANDOM), 8, 1)) }
+        Job { priority, numjobs: 4, ..timed(SECOND / 10, batched(8, 1, job(Direction::Read, RANDOM))) }
     };
     let device = "null,irqmode=2,completion_nsec=100us,hw_queue_depth=1,poll_queues=0,size=1G";
     let jobs = [class(blkmq::Class::BestEffort), class(blkmq::Class::RealTime)];

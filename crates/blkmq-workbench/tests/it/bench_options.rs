@@ -33,6 +33,16 @@ pub(crate) fn depth(iodepth: u32, job: Job) -> Job {
     Job { iodepth, iodepth_low: iodepth, ..job }
 }
 
+/// Like [`depth`], with `batch` requests in each submission and in each wait for completions.
+pub(crate) fn batched(iodepth: u32, batch: u32, job: Job) -> Job {
+    Job {
+        iodepth_batch_submit: batch,
+        iodepth_batch_complete_min: batch,
+        iodepth_batch_complete_max: batch,
+        ..depth(iodepth, job)
+    }
+}
+
 pub(crate) fn timed(runtime: Duration, job: Job) -> Job {
     Job { time_based: true, runtime: Some(runtime), ..job }
 }

@@ -13,6 +13,7 @@ use blkmq_workbench::{Job, JobFile, Mode, Surroundings, System};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
+use crate::bench_options::batched;
 use crate::input::runner;
 
 /// The machine that the tests run on, with the variables that two of fio's examples need.
@@ -46,15 +47,7 @@ fn published_jobs_are_understood() {
     let at_random = |job| Job { order: Order::Random { every: 1 }, ..job };
     let writes = |job| Job { operations: Operations::Only(Direction::Write), ..job };
     let unmeasured = |job| Job { measure: Measure { lat: false, clat: false, slat: false }, ..job };
-    let deep = |iodepth, batch, job| Job {
-        ioengine: "io_uring".to_owned(),
-        iodepth,
-        iodepth_batch_submit: batch,
-        iodepth_batch_complete_min: batch,
-        iodepth_batch_complete_max: batch,
-        iodepth_low: iodepth,
-        ..job
-    };
+    let deep = |iodepth, batch, job| Job { ioengine: "io_uring".to_owned(), ..batched(iodepth, batch, job) };
     let scaling = Job {
         norandommap: true,
         bs: ByDirection::all(BlockSize::Fixed(512)),
