@@ -199,7 +199,7 @@ impl Limiter {
         self.pacer.sent(cost, now);
     }
 
-    /// True while nothing is held back, whatever is with the device: requests may pass the scheduler by.
+    /// True while nothing is held back, whatever is with the device: requests may bypass the scheduler.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Open)

@@ -12,11 +12,11 @@ pub struct Ticket(pub NonZeroU32);
 /// What has happened to the requests of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// They pass the scheduler by, as its gate allows. This is told before any choice that comes behind the closing of
+    /// They bypass the scheduler, as its gate allows. This is told before any choice that comes behind the closing of
     /// the gate, and each is told of again when it completes.
     Passed,
     /// They completed. With a ticket it is one request, which the scheduler dispatched. Without one these requests
-    /// had passed the scheduler by.
+    /// had bypassed the scheduler.
     Completed(Option<Ticket>),
 }
 

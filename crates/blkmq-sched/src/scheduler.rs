@@ -16,7 +16,7 @@ pub struct Tally {
     /// Dispatched requests that completed, by [`Class::index`](crate::Class::index). A request that another one
     /// absorbed is not among them.
     pub completed: [u64; 3],
-    /// Requests that passed the scheduler by, as [`Scheduler::may_pass`] allowed, by class. Once they are over, they
+    /// Requests that bypassed the scheduler, as [`Scheduler::may_pass`] allowed, by class. Once they are over, they
     /// are among the completed ones too.
     pub bypassed: [u64; 3],
 }
@@ -68,7 +68,7 @@ pub enum Setting {
     Slice(Option<u64>),
 }
 
-/// Which requests may pass the scheduler by.
+/// Which requests may bypass the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Passing {
     /// None.

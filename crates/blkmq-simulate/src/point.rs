@@ -101,7 +101,7 @@ impl Setting {
         }
     }
 
-    /// Whether requests may pass the scheduler by.
+    /// Whether requests may bypass the scheduler.
     #[must_use]
     pub fn bypasses(&self) -> bool {
         self.bypass.unwrap_or(self.locking == Locking::Combining)

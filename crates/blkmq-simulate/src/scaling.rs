@@ -34,7 +34,7 @@ pub struct Row {
     pub lines_per_request: BTreeMap<&'static str, f64>,
     /// How long CPUs waited because a line was busy, in nanoseconds for each operation, by the name of the line.
     pub wait_ns_per_request: BTreeMap<&'static str, f64>,
-    /// The share of the requests that passed the scheduler by.
+    /// The share of the requests that bypassed the scheduler.
     pub bypassed: f64,
     /// The share of the requests that were left with another thread.
     pub staged: f64,
@@ -44,7 +44,7 @@ pub struct Row {
     pub requests_per_hold: f64,
     /// How long a thread had the scheduler's lock, in nanoseconds.
     pub hold_ns: Summary,
-    /// The share of the time in which the gate was shut, so that no request passed the scheduler by. `None`: requests
+    /// The share of the time in which the gate was shut, so that no request bypassed the scheduler. `None`: requests
     /// never pass it by.
     pub gate_shut_share: Option<f64>,
     /// Threads that were woken for each operation, by cause ([`Wakeups`](blkmq_virtual::Wakeups)).

@@ -41,7 +41,7 @@ pub struct Way {
     /// The locking, as [`Locking`] writes it. A table has `leaving` too: the locking `combining` where a thread leaves
     /// all its requests, and takes them over itself.
     pub locking: String,
-    /// Whether requests may pass the scheduler by while nothing waits.
+    /// Whether requests may bypass the scheduler while nothing waits.
     pub bypass: bool,
 }
 

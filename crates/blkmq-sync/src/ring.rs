@@ -4,7 +4,7 @@
 //! ring.
 //!
 //! # On trial
-//! A thread notes that its requests pass the scheduler by before it knows whether they may: see the gate of
+//! A thread notes that its requests bypass the scheduler before it knows whether they may: see the gate of
 //! [`word`](crate::word). Such a record is *on trial*.
 //!
 //! ```text

@@ -57,7 +57,7 @@ pub(crate) struct Facts {
     pub(crate) io_timeout_ms: u32,
     /// The locking around the scheduler at the start.
     pub(crate) locking: Locking,
-    /// Whether requests may pass the scheduler by, at the start.
+    /// Whether requests may bypass the scheduler, at the start.
     pub(crate) bypass: bool,
     /// The knob `nr_requests` as the plan sets it. `None`: the plan does not set it.
     pub(crate) nr_requests: Option<u32>,

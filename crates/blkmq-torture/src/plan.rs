@@ -83,7 +83,7 @@ pub(crate) struct Plan {
     pub(crate) shallow: u32,
     /// Knobs that the scheduler has from the beginning.
     pub(crate) knobs: Vec<(&'static str, i64)>,
-    /// Requests may pass the scheduler by.
+    /// Requests may bypass the scheduler.
     pub(crate) bypass: bool,
     /// Requests of each hardware queue, if the plan sets this number.
     pub(crate) nr_requests: Option<u32>,

@@ -59,11 +59,11 @@ pub(super) struct Beside {
     pub(super) p99_9_ns: u64,
     pub(super) flood_iops: f64,
     pub(super) flood_bytes_per_second: f64,
-    /// What the queue found by itself, if it has a limiter.
+    /// The measurements of the queue's limiter, if it has one.
     pub(super) limiter: Option<LimiterFound>,
 }
 
-/// What a limiter found of the device under a flood.
+/// The measurements of a limiter under a flood.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct LimiterFound {
     pub(super) phase: &'static str,
@@ -117,7 +117,7 @@ impl Flood {
         self.cases.iter().find(|beside| !beside.is_proposed)
     }
 
-    /// What the scheduler of this name would bring, with a limiter or at the proposed depth.
+    /// The results of the scheduler of this name, with a limiter or at the proposed depth.
     pub(super) fn case(&self, scheduler: &str, has_limiter: bool) -> Option<&Beside> {
         let is_it = |beside: &&Beside| {
             beside.is_proposed && beside.scheduler == scheduler && beside.limiter.is_some() == has_limiter
@@ -153,7 +153,7 @@ impl Setting<'_> {
         Duration::from_secs_f64(wanted.min(most))
     }
 
-    /// How long a limiter is given to find what it can.
+    /// The time that a limiter gets for its measurements.
     fn finds(&self) -> Duration {
         let of_model = (FINDS_IOS / self.read_ceiling.max(1.0)).clamp(FINDS_MODEL, 30.0);
         Duration::from_secs_f64(if self.ground.is_model { of_model } else { FINDS })

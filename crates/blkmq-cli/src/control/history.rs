@@ -77,7 +77,7 @@ impl Second {
         self.busy > 0 && 4 * self.busy >= self.looks
     }
 
-    /// Whether the client took what it got, and its requests waited for others'.
+    /// Whether the client used all of its service, and its requests waited for those of others.
     fn waits(&self) -> bool {
         self.takes_all() && 2 * self.waited >= self.looks
     }

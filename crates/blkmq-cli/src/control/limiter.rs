@@ -1,4 +1,4 @@
-//! What a queue's limiter has found, and what it does: as the control socket tells it, and in words.
+//! The state of a queue's limiter, as the control socket shows it and as text.
 
 use blkmq::sched::limiter::Limiter;
 use blkmq::{LimiterInfo, Op, RequestQueue};
@@ -11,7 +11,7 @@ const SECTOR: u64 = 512;
 const SMALL: u32 = 8;
 const LARGE: u32 = 2048;
 
-/// The limiter of a queue. What is not known yet is `None`.
+/// The state of a queue's limiter. A value is `None` until it is known.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Told {
     /// What it does now.

@@ -156,7 +156,7 @@ fn render(queues: &[Served], exports: &Exports, connections: &[Connection]) -> S
     std::mem::take(out)
 }
 
-/// The limiters of the queues that have one. What a limiter does not know yet has no series.
+/// The limiters of the queues that have one. A value that a limiter does not know yet has no series.
 fn show_limiters(out: &mut String, queues: &[Served]) {
     let limiters: Vec<(&str, Told)> =
         queues.iter().filter_map(|queue| Some((&*queue.name, Told::of(&queue.q)?))).collect();

@@ -23,7 +23,7 @@ pub(super) struct SavedState {
     pub(super) membership: Membership,
 }
 
-/// Requests that passed the scheduler by.
+/// Requests that bypassed the scheduler.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct BypassCounts {
     /// Requests that the device has.
@@ -45,7 +45,7 @@ pub(super) struct Client {
     pub(super) latest_async: Option<Name>,
     /// Its requests that wait or are with the device.
     pub(super) outstanding: u32,
-    /// Of these, those that passed the scheduler by, asynchronous and synchronous ones.
+    /// Of these, those that bypassed the scheduler, asynchronous and synchronous ones.
     pub(super) passing: [BypassCounts; 2],
     pub(super) saved: Option<SavedState>,
     /// Its queue was merged with the one that was created just before, and stays so.

@@ -34,7 +34,7 @@ enum Step {
         info: Info,
     },
     Dispatch,
-    /// Other requests have passed the scheduler by.
+    /// Other requests have bypassed the scheduler.
     Resume,
     /// Dispatch the requests that may go. Then hand these requests through, or submit them if the scheduler declines.
     Through {

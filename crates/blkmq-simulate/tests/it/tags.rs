@@ -49,7 +49,7 @@ fn modelled(setting: &Setting) -> Row {
 struct Recovery {
     /// The rate that the few threads reach in a window behind that moment, over their rate from the start.
     rate: f64,
-    /// The share of requests that pass the scheduler by in this window.
+    /// The share of requests that bypass the scheduler in this window.
     bypassed: f64,
 }
 

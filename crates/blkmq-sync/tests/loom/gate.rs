@@ -1,4 +1,4 @@
-//! Models of the gate, through which requests pass the scheduler by while nothing waits.
+//! Models of the gate, through which requests bypass the scheduler while nothing waits.
 //!
 //! The models call the functions of `word`, `liveness` and `staging` that the product calls. The product's other
 //! modules are not compiled by loom. The models restate the order in which these modules call the functions: from

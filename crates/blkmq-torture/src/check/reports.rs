@@ -1,7 +1,7 @@
 //! A scheduler that wants reports is told what happened to each request, once, and in time.
 //!
 //! A request that it chose has a ticket, which others may have too. When the request is over, one report gives the
-//! ticket back, and says what the request was. A request that passed the scheduler by is told of when it passes, and
+//! ticket back, and says what the request was. A request that bypassed the scheduler is told of when it passes, and
 //! once more when it is over. No scheduler is told of requests that it does not know.
 //!
 //! A thread is told to choose after the reports were brought. So when a CPU chooses, the scheduler knows of each

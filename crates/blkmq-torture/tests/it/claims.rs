@@ -17,7 +17,7 @@ const DEVICE: &str = "null,size=1M,poll_queues=0,irqmode=2,completion_nsec=10000
 
 /// A thread passes a plug on that wants all tokens, and another thread, which works with another hardware queue,
 /// submits when the first one has made so many steps. Returns when the other thread's request was issued, and how many
-/// requests passed the scheduler by.
+/// requests bypassed the scheduler.
 fn other_beside_a_claim(steps: u32, locking: Locking) -> (u64, u64) {
     let is_on = Arc::new(AtomicBool::new(false));
     let turns = vec![(1, steps), (2, 3000), (1, 3000)];

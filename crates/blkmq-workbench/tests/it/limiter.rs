@@ -1,5 +1,5 @@
 //! A queue that bounds the work with its device, on models, on virtual time: the whole path of a request, with requests
-//! that pass the scheduler by and without.
+//! that bypass the scheduler and without.
 
 use blkmq::sched::limiter::Phase;
 use blkmq::{Locking, Op};
@@ -67,7 +67,7 @@ fn reader_and_writers(outcome: &Outcome) -> (f64, f64) {
 }
 
 /// Red if requests are not held back, if they are held back for longer than need be, or if the limiter is not told what
-/// completes, whether or not requests may pass the scheduler by.
+/// completes, whether or not requests may bypass the scheduler.
 #[test]
 fn on_a_volume_the_reader_is_quick_and_the_writers_lose_nothing() {
     let (slow, all) = reader_and_writers(&flood("cloud", setup("none"), 0).1);
@@ -106,7 +106,7 @@ fn eight_clients_get_what_they_would_beside_floods_that_are_held_by_hand() {
     assert!(with >= 0.9 * by_hand && without < 0.5 * by_hand, "{without} and {with} reads/s of {by_hand}");
 }
 
-/// Red if requests that pass the scheduler by do not teach the limiter, or if it does anything on a device that takes
+/// Red if requests that bypass the scheduler do not teach the limiter, or if it does anything on a device that takes
 /// the same time for any number.
 #[test]
 fn on_a_device_without_a_ceiling_the_limiter_stays_open_and_requests_pass() {

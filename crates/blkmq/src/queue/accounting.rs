@@ -86,7 +86,7 @@ pub(crate) enum Count {
     DispatchBatches,
     Contended,
     LockWaitNs,
-    /// Requests that were about to pass the scheduler by, and have passed.
+    /// Requests that were about to bypass the scheduler, and have passed.
     Passed,
     Staged,
     Holds,
@@ -104,7 +104,7 @@ impl Count {
 struct Cells {
     entered: AtomicU64,
     completed: AtomicU64,
-    /// By class: requests that a scheduler had dispatched and that are over, and requests that passed the scheduler by,
+    /// By class: requests that a scheduler had dispatched and that are over, and requests that bypassed the scheduler,
     /// or were about to.
     ordered: [AtomicU64; 3],
     bypassed: [AtomicU64; 3],
@@ -139,7 +139,7 @@ sums! {
         pub contended: u64,
         /// Nanoseconds that these waits took, by [`Builder::wait_meter`](crate::Builder::wait_meter).
         pub lock_wait_ns: u64,
-        /// Requests that passed the scheduler by.
+        /// Requests that bypassed the scheduler.
         pub bypassed: u64,
         /// Requests that were left with the thread at the scheduler.
         pub staged: u64,
@@ -239,7 +239,7 @@ impl Counters {
         }
     }
 
-    /// Requests of a class are about to pass the scheduler by; `limited` of them are other than reads. The requests are
+    /// Requests of a class are about to bypass the scheduler; `limited` of them are other than reads. The requests are
     /// counted before the look at the gate that decides.
     pub(crate) fn bypassing(&self, class: Class, requests: u64, limited: u64) {
         add(&self.0.bypassed[class.index()], requests);

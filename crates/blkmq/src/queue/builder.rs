@@ -78,7 +78,7 @@ impl Builder {
         self
     }
 
-    /// Whether requests may pass the scheduler by while nothing waits and the scheduler allows it. By default they may
+    /// Whether requests may bypass the scheduler while nothing waits and the scheduler allows it. By default they may
     /// under the locking [`combining`](Locking::Combining), and under no other.
     #[must_use]
     pub fn bypass(mut self, bypass: bool) -> Self {

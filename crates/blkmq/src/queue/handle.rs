@@ -141,7 +141,7 @@ impl RequestQueue {
         self.0.locking()
     }
 
-    /// Whether requests may pass the scheduler by while nothing waits.
+    /// Whether requests may bypass the scheduler while nothing waits.
     #[must_use]
     pub fn has_bypass(&self) -> bool {
         self.0.settings.has_bypass()
@@ -153,7 +153,7 @@ impl RequestQueue {
         self.0.scheduler()
     }
 
-    /// What the limiter has found, and what it does. `None` if the queue has no limiter: the knob `wbt_lat_usec` is 0,
+    /// The state and the measurements of the limiter. `None` if the queue has no limiter: the knob `wbt_lat_usec` is 0,
     /// or the scheduler is none or orders each hardware queue by itself.
     #[must_use]
     pub fn limiter(&self) -> Option<LimiterInfo> {

@@ -139,7 +139,7 @@ impl Settings {
         Locking::of_index(self.locking.load(Ordering::Relaxed))
     }
 
-    /// Whether requests may pass the scheduler by while nothing waits.
+    /// Whether requests may bypass the scheduler while nothing waits.
     pub(super) fn has_bypass(&self) -> bool {
         self.bypass.load(Ordering::Relaxed)
     }

@@ -68,7 +68,7 @@ fn a_request_that_was_given_back_is_tried_at_each_poll() {
     let q = builder.build().expect("the queue is good");
     let [mut waits, mut other, mut given_back] =
         ["waits", "other", "given back"].map(|name| q.submitter(&Client::new(name)).unwrap());
-    // Until requests may pass the scheduler by. Then two threads can be in the driver at once.
+    // Until requests may bypass the scheduler. Then two threads can be in the driver at once.
     while q.counters().bypassed == 0 {
         given_back.submit(read(GIVEN_BACK, 8)).expect("there are slots");
         assert_eq!(reap(&mut given_back).len(), 1);

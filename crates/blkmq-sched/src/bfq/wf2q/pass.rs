@@ -1,4 +1,4 @@
-//! Service of a queue that does not wait: its requests passed the scheduler by.
+//! Service of a queue that does not wait: its requests bypassed the scheduler.
 
 use super::{Entity, Forest};
 use crate::slab::Index;

@@ -8,7 +8,7 @@ use blkmq_sync::atomic::{AtomicU64, Ordering};
 
 use super::{add, get};
 
-/// The gate that lets requests pass the scheduler by: how often it opened and shut, and for how long it was shut.
+/// The gate that lets requests bypass the scheduler: how often it opened and shut, and for how long it was shut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct GateCounts {
     /// How often the gate opened: from then on requests of one class, or of every class, pass while nothing waits.

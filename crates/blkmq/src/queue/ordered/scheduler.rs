@@ -134,7 +134,7 @@ impl Domains {
         Ok(())
     }
 
-    /// Lets requests pass the scheduler by while nothing waits, or stops it. Called when nothing is in flight.
+    /// Lets requests bypass the scheduler while nothing waits, or stops it. Called when nothing is in flight.
     pub(crate) fn set_bypass(&self, q: &Queue, bypass: bool) {
         q.settings.bypass.store(bypass, Ordering::Relaxed);
         self.reset_gates(q);
