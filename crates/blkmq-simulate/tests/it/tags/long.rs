@@ -12,7 +12,9 @@ fn requests_pass_batch_and_single_by_again_within_200_us_after_32_threads() {
     }
 }
 
-/// Under batch without bypass the lone read waits for the lock, and takes some 20 times as long as without a scheduler.
+/// Over seeds 1 to 8 and both threads, the lone read's p99 under batch is 1.05 to 1.62 times as long as without a
+/// scheduler, 1.24 on average; so one seed cannot tell a bound below 2. Without bypass it waits for the lock, and takes
+/// some 20 times as long.
 #[test]
 fn the_first_and_the_last_of_32_threads_are_served_while_requests_wait_for_tags() {
     for lone in [0, MANY - 1] {
@@ -22,7 +24,7 @@ fn the_first_and_the_last_of_32_threads_are_served_while_requests_wait_for_tags(
         for (locking, bypass, factor, bound) in [
             (Locking::Combining, true, 2.0, 0.5),
             (Locking::Combining, false, 2.0, 0.7),
-            (Locking::Batch, true, 1.5, 0.4),
+            (Locking::Batch, true, 2.0, 0.4),
             (Locking::Batch, false, 30.0, 0.4),
         ] {
             let way = Way::deadline(locking, bypass);
