@@ -25,7 +25,7 @@ use std::mem::ManuallyDrop;
 use blkmq_sched::{ClientId, GroupId, IoPriority, MergeLimits, Time};
 
 use crate::dispatcher::Dispatcher;
-use crate::queue::{Layout, Queue, QueueError, RequestQueue, Served, ThreadState};
+use crate::queue::{Queue, QueueError, RequestQueue, Served, ThreadState};
 use crate::request::bio::Bio;
 use crate::request::client::Client;
 use crate::request::limits::Limits;
@@ -261,15 +261,6 @@ impl Submitter {
     /// Passes on the plug and drives the queue: completes what the driver has finished, and dispatches what waits.
     /// Returns true if there is something to [`reap`](Self::reap).
     pub fn poll(&mut self) -> bool {
-        self.poll_hctxs(Layout::mapped)
-    }
-
-    /// Like [`poll`](Self::poll), for the hardware queues that `hctxs` makes of the layout and this thread's number.
-    #[inline(always)]
-    fn poll_hctxs<I>(&mut self, hctxs: impl FnOnce(Layout, u16) -> I) -> bool
-    where
-        I: Iterator<Item = u16> + Clone,
-    {
         let now = self.q.0.clock().now();
         let Self { q: RequestQueue(q), dispatcher, plug, .. } = self;
         let thread = dispatcher.number();
@@ -278,7 +269,7 @@ impl Submitter {
         if !plug.is_empty() {
             dispatcher.take_plug(q, plug, now, seen);
         }
-        dispatcher.drive_inside(q, |layout| hctxs(layout, thread), now, seen);
+        dispatcher.drive_inside(q, |layout| layout.mapped(thread), now, seen);
         activity.leave();
         // Puts what other threads completed behind what this thread completed. Otherwise a caller that never reaps
         // everything would never see what other threads completed.
@@ -342,8 +333,11 @@ impl Submitter {
                 );
                 return undone;
             }
-            let is_ready = if self.polls_all { self.poll_hctxs(|layout, _| 0..layout.len()) } else { self.poll() };
-            if !is_ready {
+            if self.polls_all {
+                let now = self.q.0.clock().now();
+                self.dispatcher.drive(&self.q.0, |layout| 0..layout.len(), now);
+            }
+            if !self.poll() {
                 self.sleep(None, false);
             }
         }

@@ -79,9 +79,9 @@ impl Dispatcher {
         planned != self.planned && planned <= self.looked.0
     }
 
-    /// Polls, completes and runs once. Does nothing while the queue is quiesced. `hctxs` names this thread's hardware
-    /// queues. `hctxs` is called inside the queue, where the layout cannot change.
-    pub(super) fn drive<I>(&mut self, q: &Queue, hctxs: impl FnOnce(Layout) -> I, now: Time)
+    /// Polls, completes and runs once. Does nothing while the queue is quiesced. `hctxs` gives the hardware queues to
+    /// poll. It is called inside the queue, where the layout cannot change.
+    pub(crate) fn drive<I>(&mut self, q: &Queue, hctxs: impl FnOnce(Layout) -> I, now: Time)
     where
         I: Iterator<Item = u16> + Clone,
     {
