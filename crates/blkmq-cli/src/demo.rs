@@ -132,7 +132,7 @@ fn measure_scaling(control: &Control, out: &mut dyn Write) -> Result<(FoundTable
     writeln!(
         out,
         "\nAll threads share one scheduler. Linux guards it with one lock: the row 'single'. The other rows are other ways to share
-it, with mq-deadline on a null device that takes no time. With 'bypass', requests pass the scheduler by while nothing waits,
+it, with mq-deadline on a null device that takes no time. With 'bypass', requests bypass the scheduler while nothing waits,
 and here no request has to wait. Without it, each request goes through the scheduler. The published numbers were measured
 on 16 cores."
     )?;

@@ -1,6 +1,6 @@
 //! What the operator of a server is told while it runs. The server and its control socket call in.
 //!
-//! Standard error may be a pipe that no program reads, and then a thread that writes there waits for ever. So once a
+//! Standard error may be a pipe that no program reads, and then a thread that writes there waits forever. So once a
 //! server serves, a thread that does nothing else says its lines, and neither requests nor the end wait for it. (A
 //! thread that panics says so itself, since the process may end then.)
 

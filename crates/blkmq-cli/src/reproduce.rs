@@ -53,7 +53,7 @@ Each row of a table runs the same job on a device of blkmq, in short slices that
            kernel's last tick, where no job measures a latency
   merged   the share of the operations that joined another one's request
   KiB      the mean size of a request
-  passed   the share of the requests that passed the scheduler by
+  passed   the share of the requests that bypassed the scheduler
 
 Published numbers stand in the last columns, in the row that does the same, and below the table with their machine. They
 were measured on other machines, mostly larger ones, and through system calls. 'merge' runs on a model of a disk: 5 s of

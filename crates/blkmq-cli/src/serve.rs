@@ -94,8 +94,9 @@ Where clients have to show certificates, only clients that --allow or 'allow' in
 is named by its certificate, or by its user on a Unix socket. It may read, and with access=write it may write. --allow any
 allows all clients.
 
-Once sockets and devices are open, the server gives up what it does not need: it opens only files for TLS, runs no program,
-and connects only to the servers of its devices. With --run it gives up nothing.
+Once sockets and devices are open, the server gives up what it does not need: it opens only files for TLS, its own
+configuration and the system's tables of users, hosts and memory, runs no program, and connects only to its devices'
+servers. With --run it gives up nothing.
 
 Without --nbd, the server uses listening sockets that LISTEN_FDS and LISTEN_PID hand over, as systemd does.
 

@@ -5,7 +5,7 @@
 //! would make it as long as before, with zeroes in between, and no program would notice. Linux has no write that does
 //! not extend the file, and tells no process that a file was cut short. Only a look at the length shows it. A look
 //! takes a system call. So the driver looks once in a while, by the clock that each batch of requests brings, and for
-//! every request that reaches the last block: only such a request could hide the loss for ever.
+//! every request that reaches the last block: only such a request could hide the loss forever.
 //!
 //! A window of [`LOOK_EVERY`] remains. A write in this window past the new end, except in the last block, makes the
 //! file longer. The file is still shorter than it was, and the next look finds that.

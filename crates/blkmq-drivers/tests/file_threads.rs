@@ -12,7 +12,7 @@ use memory::allow_threads;
 
 /// Red if the first thread is made when the file is opened, before a server has given up its rights: here opening then
 /// fails. Red (hangs) if requests are taken that no thread will do. Red too if such a flush counts as one that failed
-/// in the kernel: the file would be given up for ever.
+/// in the kernel: the file would be given up forever.
 #[test]
 fn a_file_has_no_thread_before_its_first_request_and_is_good_again_once_it_has_one() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -219,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// Red, because it waits for ever, if a thread that sends a line waits for the log: here the log goes on only after
+    /// Red, because it waits forever, if a thread that sends a line waits for the log: here the log goes on only after
     /// all lines are sent.
     #[test]
     fn a_log_that_takes_nothing_holds_nobody_up_and_is_told_what_it_lost() {

@@ -115,7 +115,7 @@ impl<F: Copy + Default> Session<F> {
             ReadModifyWrite::new(limits.logical_block_size, RangeLocks::of(&queue).join(Arc::clone(&counters.bell)));
         let mut plan = Plan::new(&limits, nr_slots);
         // With the unaligned ends of its range, which take at most 128 KiB, a step fits into the connection's own part.
-        // So it never waits for memory for ever.
+        // So it never waits for memory forever.
         plan.idle = plan.idle.min(pool.own() as u64 / 2);
         Self {
             // The queue takes a request of the whole last sector, and drops what the device has no bytes for.

@@ -37,11 +37,11 @@ pub enum FeedbackKind {
 pub enum Feedback<'a> {
     /// Sums since the scheduler was created. They may lag behind, and never decrease.
     Sums(&'a Tally),
-    /// Requests that passed by, and requests that completed, as of a time. They come in the order in which each thread
+    /// Requests that bypassed, and requests that completed, as of a time. They come in the order in which each thread
     /// of the embedder recorded them, each thread's in a call of its own. So a completion may come before the passing
     /// of the same request, and the time of an event may be later than this one.
     Events(&'a [Report], Time),
-    /// Requests begin to wait again in a scheduler that had none, and others may have passed by since the last one
+    /// Requests begin to wait again in a scheduler that had none, and others may have bypassed since the last one
     /// left. State of the latest choices, such as a running batch, may be out of date. Comes before the insertion.
     BypassEnded,
 }
@@ -186,7 +186,7 @@ pub trait Scheduler: Send + fmt::Debug {
     /// default it does: one value orders the requests of all of them. May allocate.
     ///
     /// A queue tells none of several values that the [bypass ended](Feedback::BypassEnded), and each of them in
-    /// [sums](Feedback::Sums) what completed on all hardware queues, without the requests that passed by.
+    /// [sums](Feedback::Sums) what completed on all hardware queues, without the requests that bypassed.
     fn init_hctx(&self) -> Option<PerHctx> {
         None
     }
@@ -241,7 +241,7 @@ pub trait Scheduler: Send + fmt::Debug {
         None
     }
 
-    /// Which requests of this class may pass by: none, those of this client, or those of every client. They may pass
+    /// Which requests of this class may bypass: none, those of this client, or those of every client. They may pass
     /// if, while nothing waits here, such a request would be handed out as soon as it is inserted, and so would the
     /// next, until a request of another class, or of another client if only one may pass, is inserted. The scheduler
     /// learns of the requests that passed in the next [sums](Feedback::Sums), and in [events](Feedback::Events) if it

@@ -53,7 +53,7 @@ pub struct Setting {
     pub scheduler: String,
     /// The locking around it.
     pub locking: Locking,
-    /// Whether requests may pass it by; `None`: as the locking has it.
+    /// Whether requests may bypass it; `None`: as the locking has it.
     pub bypass: Option<bool>,
     /// How the statistics know what is in flight.
     pub accounting: Accounting,

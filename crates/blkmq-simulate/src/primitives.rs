@@ -94,7 +94,7 @@ impl Rounds {
     /// nanoseconds. `make` is called on the machine.
     ///
     /// # Panics
-    /// If the threads wait for each other for ever.
+    /// If the threads wait for each other forever.
     pub(crate) fn ns_per_round(&self, threads: usize, make: impl FnOnce() -> MakeRound + Send + 'static) -> f64 {
         let rounds = self.each * threads as u64;
         let warm = rounds / 2;

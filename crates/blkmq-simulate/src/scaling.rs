@@ -45,7 +45,7 @@ pub struct Row {
     /// How long a thread had the scheduler's lock, in nanoseconds.
     pub hold_ns: Summary,
     /// The share of the time in which the gate was shut, so that no request bypassed the scheduler. `None`: requests
-    /// never pass it by.
+    /// never bypass it.
     pub gate_shut_share: Option<f64>,
     /// Threads that were woken for each operation, by cause ([`Wakeups`](blkmq_virtual::Wakeups)).
     pub wakeups_per_request: BTreeMap<&'static str, f64>,

@@ -33,7 +33,7 @@ const ROUNDS: usize = 8;
 /// scheduler, and takes them over itself when it polls. So one thread shows what that takes.
 const LEAVING: &str = "leaving";
 
-/// How requests go past a scheduler: its name, the locking, and whether requests may pass it by.
+/// How requests go past a scheduler: its name, the locking, and whether requests may bypass it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Way {
     /// The scheduler's name; `none` for none.
@@ -120,7 +120,7 @@ impl Stages {
 
     /// The stages of a way. What was not measured of it is taken from the nearest way of which it was: a thread that
     /// finds another one at the scheduler does what no thread does alone. A way is nearer if it has the same scheduler,
-    /// and of two such ways if requests may pass by on both or on neither.
+    /// and of two such ways if requests may bypass on both or on neither.
     fn of(&self, way: &Way) -> StageCosts<'_> {
         let mut ways: Vec<_> = self.0.iter().collect();
         ways.sort_by_key(|(other, _)| {
@@ -337,7 +337,7 @@ mod tests {
         }
     }
 
-    /// Red if another scheduler is nearer than another locking, or a way on which requests pass by otherwise is nearer
+    /// Red if another scheduler is nearer than another locking, or a way on which requests bypass otherwise is nearer
     /// than one on which they do so as well.
     #[test]
     fn what_a_way_has_no_stage_for_comes_from_the_nearest_way() {

@@ -19,7 +19,7 @@
 //!
 //! All threads agree which of the fences 3 and b comes first. If 3 comes first, c finds WAITING set, and the second
 //! thread dispatches. If b comes first, 4 finds the tag. Without either fence both may miss each other, and the request
-//! waits for ever.
+//! waits forever.
 //!
 //! # A waiter is present
 //! A thread that enters the scheduler may find WAITING set already. Step 2 has happened then, and the thread fences

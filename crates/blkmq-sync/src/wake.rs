@@ -176,8 +176,8 @@ impl Wake {
         self.parker.unpark();
     }
 
-    /// Sleeps in `sleeper` until the thread is woken, or the bed's device has something, or `timeout` has passed. Does
-    /// not sleep if `ready` says that there is something to do.
+    /// Sleeps in `sleeper` until the thread is woken, or `sleeper`'s device has something, or `timeout` has passed.
+    /// Does not sleep if `ready` says that there is something to do.
     fn sleep(&self, sleeper: impl Sleeper, ready: impl FnOnce() -> bool, timeout: impl FnOnce() -> Option<Duration>) {
         self.sleeping.store(true, Ordering::Relaxed);
         let _awake = OnDrop(|| {
@@ -276,8 +276,8 @@ impl Sleepers {
         debug_assert!(before.checked_add_signed(by).is_some(), "a thread that is no longer notified was counted");
     }
 
-    /// Lets a thread sleep in `sleeper` until it is woken, or the bed's device has something, or `timeout` has passed.
-    /// `ready` is asked last: if it says that there is something to do, the thread does not sleep.
+    /// Lets a thread sleep in `sleeper` until it is woken, or `sleeper`'s device has something, or `timeout` has
+    /// passed. `ready` is asked last: if it says that there is something to do, the thread does not sleep.
     pub fn sleep(
         &self,
         wake: &Wake,

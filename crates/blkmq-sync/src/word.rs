@@ -11,9 +11,9 @@
 //!
 //! ```text
 //!     the thread that passes              the thread that shuts the gate
-//!  1. counts what it takes along       a. shuts the gate in the word
+//!  1. counts what bypasses             a. shuts the gate in the word
 //!  2. fence                            b. fence
-//!  3. looks at the gate once more      c. reads the counts
+//!  3. checks the gate once more        c. reads the counts
 //! ```
 //!
 //! All threads agree which of the fences 2 and b comes first. If 2 comes first, then c finds the requests in the
@@ -241,8 +241,8 @@ impl Word {
         Snapshot(before.unwrap_or_else(|word| word))
     }
 
-    /// Clears WAITING unless the word has changed since `seen`. The caller read `seen` before its last look at
-    /// everything that may wait. Returns whether WAITING was cleared; if not, the caller looks again.
+    /// Clears WAITING unless the word has changed since `seen`. The caller read `seen` before it last checked
+    /// all lists of waiting requests. Returns whether WAITING was cleared; if not, the caller checks again.
     #[inline]
     #[must_use]
     pub fn clear_waiting(&self, seen: Snapshot) -> bool {

@@ -154,6 +154,6 @@ impl Driver for Device {
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         let DeviceState { held, hung, next_due } = self.state();
-        writeln!(out, "works on {held} requests, {hung} of them for ever; next due: {next_due:?}")
+        writeln!(out, "works on {held} requests, {hung} of them forever; next due: {next_due:?}")
     }
 }

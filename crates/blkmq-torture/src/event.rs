@@ -240,7 +240,7 @@ pub(crate) enum Event<'a> {
     GroupLeft { group: GroupId },
     /// The scheduler is told what has happened to requests.
     Reported { reports: &'a [Report], now: Time },
-    /// The scheduler said which requests of this class may pass it by: none, those of this client, or all.
+    /// The scheduler said which requests of this class may bypass it: none, those of this client, or all.
     Gated { class: Class, client: ClientId, passing: Passing },
     /// A queue of bfq left service.
     Expired { reason: Reason },

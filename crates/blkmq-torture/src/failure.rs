@@ -162,7 +162,7 @@ impl Failure {
             std::mem::take(&mut *story.lock().unwrap_or_else(PoisonError::into_inner))
         };
         let mut story = Story { end: stamp.step, ..Story::of(&violation) };
-        // A world that goes on for ever names nothing, and takes long.
+        // A world that goes on forever names nothing, and takes long.
         if !(story.bios.is_empty() && story.requests.is_empty()) {
             story = again(Story::note_names, story);
             story = again(Story::note_neighbours, story);

@@ -211,25 +211,25 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "gate-class",
-        what: "requests still pass the scheduler by when a request of another class comes into it",
+        what: "requests still bypass the scheduler when a request of another class comes into it",
         site: "bypass.class",
         found_by: &["gate: "],
     },
     Mutant {
         name: "gate-second-look",
-        what: "a thread that passes the scheduler by does not look again whether it still may",
+        what: "a thread that bypasses the scheduler does not look again whether it still may",
         site: "word.second_look",
         found_by: &["gate: "],
     },
     Mutant {
         name: "gate-waiting",
-        what: "a thread that passes the scheduler by does not look whether requests are held back there",
+        what: "a thread that bypasses the scheduler does not look whether requests are held back there",
         site: "bypass.waiting",
         found_by: &["gate: "],
     },
     Mutant {
         name: "fold-due",
-        what: "the scheduler is not told of the requests that passed it by before it chooses again",
+        what: "the scheduler is not told of the requests that bypassed it before it chooses again",
         site: "bypass.fold",
         found_by: &["gate: "],
     },
@@ -350,7 +350,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "bfq-strict",
-        what: "requests pass by while bfq is to let in one at a time",
+        what: "requests bypass while bfq is to let in one at a time",
         site: "bfq.strict",
         found_by: &["gate: the scheduler lets requests"],
     },
@@ -374,7 +374,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "bfq-early",
-        what: "bfq forgets that a request is over if it hears later that the request passed by",
+        what: "bfq forgets that a request is over if it hears later that the request bypassed",
         site: "bfq.early",
         found_by: &["a client leaves when all its requests are reported"],
     },

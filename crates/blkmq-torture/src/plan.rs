@@ -112,7 +112,7 @@ pub(crate) enum Demand {
     /// All of them want service all the time.
     Flood,
     /// They ask for little on one small disk, near each other or anywhere. So bfq merges their queues and splits them
-    /// again, and requests of theirs pass by.
+    /// again, and requests of theirs bypass the scheduler.
     Joint,
 }
 

@@ -65,7 +65,7 @@ pub(crate) fn wants_reports(scheduler: &str) -> bool {
 /// - Requests count as staged (`QueueCounters::staged`).
 /// - Other threads see at once that a request has come into the scheduler: the word that the inserting thread holds is
 ///   free again only after the counts, or WAITING, show the request.
-/// - No request that is submitted after a submitter's call that passed on its plug passes the scheduler by while a
+/// - No request that is submitted after a submitter's call that passed on its plug bypasses the scheduler while a
 ///   request of the plug waits, whether this one has come into the scheduler or not.
 pub(crate) const fn takes_all(locking: Locking) -> bool {
     match locking {

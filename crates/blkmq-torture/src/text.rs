@@ -151,7 +151,7 @@ impl Event<'_> {
                     Due(until)
                 )?;
                 if hung > 0 {
-                    write!(f, ", {hung} of them for ever")?;
+                    write!(f, ", {hung} of them forever")?;
                 }
                 next_due.map_or(Ok(()), |due| write!(f, ", the next due at {} ms", Millis(due.0)))
             }

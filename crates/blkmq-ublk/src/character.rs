@@ -22,7 +22,7 @@ impl Number {
 }
 
 /// A character device that is open. Dropping the value closes the device, whoever has its number: what the device
-/// behind the queue keeps for ever has the number for ever, and the kernel removes a block device only when its
+/// behind the queue keeps forever has the number forever, and the kernel removes a block device only when its
 /// character device is closed. Commands that still name the number then go to an event, which takes none.
 #[derive(Debug)]
 pub(crate) struct Character {

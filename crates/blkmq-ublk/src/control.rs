@@ -1,6 +1,6 @@
 //! Commands to the control device.
 //!
-//! The kernel may take as long as it likes for a command, and some kernels take for ever: a device is removed when its
+//! The kernel may take as long as it likes for a command, and some kernels take forever: a device is removed when its
 //! character device is closed, and a block device when its requests are over. So each command runs in a thread of its
 //! own, with a ring of its own, and the caller waits for a limited time. The thread owns the memory that the kernel
 //! reads and writes. A thread that is not answered stays behind with this memory.

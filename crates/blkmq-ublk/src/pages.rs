@@ -29,7 +29,7 @@ pub(crate) fn check(features: u64, limits: &Limits) -> Result<(), Error> {
     }
 }
 
-/// Where the pages of a queue's requests come from, whose names are the tags.
+/// Builds the commands that register and unregister the pages of a queue's requests, by tag.
 #[derive(Debug)]
 pub(crate) struct Pages {
     number: Arc<Number>,

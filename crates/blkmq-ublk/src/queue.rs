@@ -118,7 +118,7 @@ impl Queue {
     /// 1. The kernel has a request for this thread, which the thread takes the next time that it enters the kernel.
     /// 2. The kernel side's end cancels the commands that wait for a request. This request's command waits no more.
     /// 3. The thread, which is alive, takes the request. To the kernel it is with a server now, and no server gives it
-    ///    back. The next server waits for it for ever.
+    ///    back. The next server waits for it forever.
     ///
     /// A thread that has ended takes no request: the kernel keeps it for the next server, or fails it. A thread that
     /// fails in the middle drops its kernel side itself, since nothing waits for it then; of its queue a request can be

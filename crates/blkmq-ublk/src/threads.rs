@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     /// Red if only threads that return are counted: then no caller hears of the end of a device whose thread panicked.
-    /// Red if an end waits for ever for a thread whose requests the device keeps.
+    /// Red if an end waits forever for a thread whose requests the device keeps.
     #[test]
     fn a_thread_that_panics_has_ended_with_a_failure() {
         let (tell, told) = mpsc::channel();

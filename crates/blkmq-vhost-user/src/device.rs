@@ -31,7 +31,7 @@ pub struct Device {
     pub packed: bool,
     /// Whether the machine's memory, and a front-end's record of what is in progress, may be any file. Without this it
     /// lies on tmpfs or hugetlbfs, and a memfd is sealed against shrinking (`F_SEAL_SHRINK`). A file on another file
-    /// system can keep a thread of this process waiting for ever, and with it all clients of the queue. A file that is
+    /// system can keep a thread of this process waiting forever, and with it all clients of the queue. A file that is
     /// cut short ends the process.
     pub any_memory: bool,
     /// Who may connect: the permissions of the socket.

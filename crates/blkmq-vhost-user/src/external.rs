@@ -62,7 +62,7 @@ impl Lists {
 ///
 /// # Invariants
 /// `nr` requests have buffers of the memory, and `keeper` lives until they are over: if this value goes earlier, the
-/// memory stays for ever.
+/// memory stays forever.
 #[derive(Debug)]
 pub(crate) struct ExternalBuffers<M: SegmentSource> {
     keeper: Arc<M>,

@@ -459,7 +459,7 @@ mod tests {
     use crate::ring_server::tests::{Hand, engine};
 
     /// Red before a stop that came once more, when the ring had just been given back, was forgotten: it took the ring
-    /// that was started after it, and the connection waited for that ring for ever.
+    /// that was started after it, and the connection waited for that ring forever.
     #[test]
     fn a_stop_takes_no_ring_that_is_started_later() {
         let engine = engine("ram,size=1M", blkmq_engine::least_memory(1));

@@ -146,7 +146,7 @@ impl<'a> Replay<'a> {
     }
 
     /// A text in the trace. Only those that say that one of the policy's knobs was changed matter.
-    fn hear(&mut self, time: u64, text: &str) -> Result<(), TextError> {
+    fn apply(&mut self, time: u64, text: &str) -> Result<(), TextError> {
         let Some((name, value)) = text.strip_prefix("knob ").and_then(|text| text.split_once('=')) else {
             return Ok(());
         };

@@ -379,7 +379,7 @@ impl Drop for Submitter {
     /// several submitters waits for the operations of all before it drops one.
     ///
     /// If the driver panicked in this thread, requests in its hands are lost, and waiting for them would not end. Then
-    /// the submitter keeps its place, because its slots are in use, and the queue stays for ever, because the device
+    /// the submitter keeps its place, because its slots are in use, and the queue stays forever, because the device
     /// may use their memory. The queue stays too if the driver panics while the submitter waits here.
     fn drop(&mut self) {
         let q = ManuallyDrop::new(Arc::clone(&self.q.0));

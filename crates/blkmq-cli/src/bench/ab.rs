@@ -206,7 +206,7 @@ impl<'a> Found<'a> {
             let [waiting, passed] = [wait_share, bypassed_share].map(|share| 100.0 * share);
             let shares = format!(
                 "{waiting:.1} % of it waiting {WAITING}; {passed:.1} % of the requests \
-                 passed the scheduler by"
+                 bypassed the scheduler"
             );
             writeln!(out, "{side}    {cpu_ns_per_request:.0} ns CPU a request, {shares}")?;
         }

@@ -14,7 +14,7 @@ use super::schema::{Health, Queue, Stat, Value};
 use super::shares::idle_weights;
 use super::{Served, State, Then, handover, metrics, tenants};
 
-/// How long a change waits for the queue to drain. Meanwhile nothing enters the queue, so this must not be for ever.
+/// How long a change waits for the queue to drain. Meanwhile nothing enters the queue, so this must not be forever.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// How often a change looks whether the queue has drained.
 const DRAIN_STEP: Duration = Duration::from_micros(100);

@@ -76,7 +76,7 @@ const ABOUT: &str = "\
 Of none: the rate over that without a scheduler. Stamps: exact, as requests of applications have them, or coarse, the time of
 the kernel's last tick, where no job measures a latency. CPU ns: CPU time of a request; waiting: the share of it for the
 scheduler's lock, and for polls that found no completion; at work: what is left of CPU ns, also in ns. Passed: requests that
-passed the scheduler by.";
+bypassed the scheduler.";
 
 /// Wide enough for every label.
 const LABEL: usize = 44;

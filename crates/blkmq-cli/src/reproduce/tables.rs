@@ -119,7 +119,7 @@ fn ways(device: &'static str, extra: &[(&'static str, &str)], published: &[(&str
     rows
 }
 
-/// The lockings under which BFQ has rows beside those of mq-deadline, and whether requests may pass it by.
+/// The lockings under which BFQ has rows beside those of mq-deadline, and whether requests may bypass it.
 const BFQ_WAYS: [(&str, &str); 5] =
     [("single", "0"), ("staged", "0"), ("batch", "0"), ("combining", "0"), ("combining", "1")];
 

@@ -374,7 +374,7 @@ mod tests {
     }
 
     /// Red if each further signal gives the block devices more time: then an operator who does not stop asking waits
-    /// for ever.
+    /// forever.
     #[test]
     fn signals_that_do_not_stop_put_nothing_off() {
         let (tell, events) = mpsc::channel();

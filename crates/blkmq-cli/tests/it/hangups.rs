@@ -40,7 +40,7 @@ fn groups(server: &Served) -> serde_json::Value {
     server.json(&["groups"]).as_array().expect("it is a list").iter().map(|group| group["group"].clone()).collect()
 }
 
-/// Red if a reload opens the pipe again: it would wait for a writer for ever, and with an empty text it would drop all
+/// Red if a reload opens the pipe again: it would wait for a writer forever, and with an empty text it would drop all
 /// groups.
 #[test]
 fn a_configuration_from_a_pipe_is_read_once_and_hangs_no_reload() {
@@ -60,7 +60,7 @@ fn a_configuration_from_a_pipe_is_read_once_and_hangs_no_reload() {
     assert_eq!(groups(&server), json!(["gold"]));
 }
 
-/// Red if a reload opens a pipe among the files for TLS: it would wait for a writer for ever.
+/// Red if a reload opens a pipe among the files for TLS: it would wait for a writer forever.
 #[test]
 fn a_pipe_among_the_files_for_tls_hangs_no_reload() {
     let folder = tempfile::tempdir().unwrap();

@@ -24,7 +24,7 @@ fn ways_are_compared(table: &Value) {
     for suffix in suffixes {
         let [none, single] = ["none", "single"].map(|label| labelled(table, &format!("{label}{suffix}")));
         assert!(single["ratio"].is_null() && single["gain"].is_null() && none["ratio_to_none"].is_null(), "{table}");
-        assert!(none["bypassed_percent"].is_null(), "there is nothing to pass by: {none}");
+        assert!(none["bypassed_percent"].is_null(), "there is nothing to bypass: {none}");
         let ways = Locking::ALL.iter().flat_map(|locking| [(locking, "0", ""), (locking, "1", ", bypass")]);
         for (locking, bypass, passing) in ways {
             let row = labelled(table, &format!("{locking}{passing}{suffix}"));

@@ -37,7 +37,7 @@ const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 /// How often the kernel may put the same request off. A ring itself waits for operations that would block. So only
 /// operations come back that were interrupted because the thread that had asked for them ended: once for each such
 /// thread. If an operation comes back more often than this, the reason is a file system or a bad buffer, and it would
-/// come back for ever, as fast as it is asked for.
+/// come back forever, as fast as it is asked for.
 const MOST_TRIES: u16 = 1000;
 
 /// How long a sync that is done waits before it checks again whether the syncs that were in progress with it are

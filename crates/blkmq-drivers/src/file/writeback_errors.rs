@@ -286,7 +286,7 @@ mod tests {
 
     /// Red if a sync does not wait for a sync that was in progress at the same time, or if the loss that the other sync
     /// reports does not count. Red too if it waits for a sync that began later: two syncs that always overlap would
-    /// wait for each other for ever.
+    /// wait for each other forever.
     #[test]
     fn a_sync_is_certain_once_those_beside_it_are_answered() {
         let writeback_errors = unasked();

@@ -320,7 +320,7 @@ mod tests {
         });
     }
 
-    /// Red if an answer that no caller took is used for ever: the next outage may be days later.
+    /// Red if an answer that no caller took is used forever: the next outage may be days later.
     #[test]
     fn an_old_answer_is_not_taken() {
         let (connector, found) = (connector(), OnceLock::new());

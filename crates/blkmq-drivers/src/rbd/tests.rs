@@ -51,7 +51,7 @@ fn status_of(harness: &mut Harness<'_>, fake: &Fake, bio: Bio, result: Option<is
 }
 
 /// Red if pieces get lost or out of order, if an answer ends another request, or if the descriptor does not tell of
-/// answers, or tells of none for ever.
+/// answers, or tells of none forever.
 #[test]
 #[cfg_attr(miri, ignore = "there are no eventfds")]
 fn requests_are_over_in_the_order_of_the_answers() {
@@ -197,7 +197,7 @@ fn everything_is_closed_when_nothing_is_in_flight() {
     let (fake, rbd) = opened(8192);
     let mut harness = Harness::new(&rbd, 0);
     start(&mut harness, (0..2).map(|sector| Bio::write(sector, filled(1, 512))));
-    // The harness cannot end what the driver takes with it, so its memory stays for ever.
+    // The harness cannot end what the driver takes with it, so its memory stays forever.
     std::mem::forget(harness);
     fake.answer(1, None);
     let (ended, end) = mpsc::channel();

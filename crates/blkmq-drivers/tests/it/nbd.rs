@@ -192,7 +192,7 @@ fn reply(wrong: u8, cookie: u64) -> Vec<u8> {
     reply.to_vec()
 }
 
-/// Red if an invalid reply is ignored: the request would wait for ever.
+/// Red if an invalid reply is ignored: the request would wait forever.
 #[test]
 fn a_server_that_talks_nonsense_is_left() {
     let folder = tempfile::tempdir().unwrap();

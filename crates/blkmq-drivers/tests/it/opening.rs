@@ -31,7 +31,7 @@ fn refused(spec: &str) -> (String, Vec<String>) {
 }
 
 /// Red if the driver does not wait for a file that another server has, if it waits without saying so, or if it waits
-/// for ever.
+/// forever.
 #[test]
 fn a_file_in_use_is_waited_for_with_a_word_and_then_refused() {
     let (_folder, path) = folder();

@@ -171,7 +171,7 @@ fn after_a_durable_write_that_failed_through_the_page_cache_no_flush_is_believed
     );
 }
 
-/// Red if a disk that has no room for one write, or has a bad sector, is given up for ever.
+/// Red if a disk that has no room for one write, or has a bad sector, is given up forever.
 #[test]
 fn a_durable_write_that_had_no_room_or_met_a_bad_sector_hurts_nobody_else() {
     for (direct, errno) in [(false, libc::ENOSPC), (true, libc::ENOSPC), (true, libc::EIO)] {

@@ -30,7 +30,7 @@ impl Guest {
         assert!(start + len <= self.len);
         // SAFETY: the part lies within the memory, as was just checked.
         let start = unsafe { self.start.add(start) };
-        // SAFETY: the memory stays for ever, and a test looks at it only when no operation has it.
+        // SAFETY: the memory stays forever, and a test looks at it only when no operation has it.
         unsafe { Buffer::borrowed(start, len) }
     }
 

@@ -366,7 +366,7 @@ impl Transmission {
     }
 
     /// Returns how long the connection still waits for the client, if there is a limit. An error if the limit has
-    /// passed. Without a limit, a client could hold the memory of a reply or of a request for ever.
+    /// passed. Without a limit, a client could hold the memory of a reply or of a request forever.
     fn check_stall(&self) -> Result<Option<Duration>, Ending> {
         let Some(limit) = self.stall_timeout else { return Ok(None) };
         let (reader, sender) = (self.reader.left(), self.sender.left());

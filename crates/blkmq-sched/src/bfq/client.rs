@@ -55,7 +55,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Whether the device has synchronous requests of the client that passed by. They count in the client's queue, so
+    /// Whether the device has synchronous requests of the client that bypassed. They count in the client's queue, so
     /// the client keeps that queue.
     pub(super) const fn has_passing(&self) -> bool {
         self.passing[1].with_device > 0

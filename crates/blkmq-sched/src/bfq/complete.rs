@@ -1,4 +1,4 @@
-//! Completions, and requests that passed by.
+//! Completions, and requests that bypassed.
 
 use super::choose::of_ticket;
 use super::clock::ticks;
@@ -27,7 +27,7 @@ impl Bfq {
         self.end_if_unused(q);
     }
 
-    /// Requests passed by. Their queue is charged for them as if it had been served, and they count among the requests
+    /// Requests bypassed. Their queue is charged for them as if it had been served, and they count among the requests
     /// that the device has.
     pub(super) fn note_passed(&mut self, report: &Report) {
         let (requests, sectors) = (u32::from(report.requests), u64::from(report.sectors));
@@ -56,9 +56,9 @@ impl Bfq {
         }
     }
 
-    /// Two reports in one, while nothing is in service: requests passed by, and then these were over, and their queue
-    /// had no others. What the first report adds the second takes away again, but for the service and the times.
-    /// Returns false, and has done nothing, if it is not so.
+    /// Handles the reports of requests that bypassed the scheduler and then completed together, while no queue is in
+    /// service and their queue has no other requests. What the first report adds the second takes away again, but for
+    /// the service and the times. Returns false, and has done nothing, if it is not so.
     pub(super) fn note_both(&mut self, passed: &Report, over: Option<&Report>) -> bool {
         let Some(over) = over.filter(|over| over.event == Event::Completed(None)) else { return false };
         if self.service.queue.is_some() {
@@ -81,7 +81,7 @@ impl Bfq {
         true
     }
 
-    /// The queue of requests that passed by and were over, if nothing is in service, all that the reports tell of are
+    /// The queue of requests that bypassed and were over, if nothing is in service, all that the reports tell of are
     /// the same requests, and their queue is settled and has no others.
     fn lone_queue(&self, passed: &Report, over: &Report) -> Option<Index> {
         let kind = |report: &Report| (report.client, report.op, report.sync, report.requests);
@@ -95,7 +95,7 @@ impl Bfq {
         (!queue.is_busy && queue.dispatched == 0).then_some(q)
     }
 
-    /// Counts requests of `q` that passed by in the queue's group.
+    /// Counts requests of `q` that bypassed in the queue's group.
     fn count_passed(&mut self, q: Index, requests: u32, sectors: u64) {
         let queue = self.queues.get_mut(q);
         queue.just_created = false;
@@ -131,7 +131,7 @@ impl Bfq {
         }
     }
 
-    /// Requests of a client are over that passed by, and of whose passing the scheduler has been told.
+    /// Accounts for completed requests whose bypass has been reported.
     fn end_passing(&mut self, place: u16, is_sync: bool, requests: u32, report: &Report) {
         let client = self.clients.get_mut(place);
         debug_assert!(client.passing[usize::from(is_sync)].with_device >= requests, "they passed before they are over");

@@ -1,4 +1,4 @@
-//! How many requests may be outstanding: which requests the scheduler admits, and which may pass it by.
+//! How many requests may be outstanding: which requests the scheduler admits, and which may bypass it.
 //!
 //! A policy can divide the device only among requests that wait here or are with the device. A client that writes as
 //! much as it can would leave no room here for others. So requests other than reads have a part of the room, and new

@@ -1,7 +1,7 @@
 //! The whole of `bfq` under random clients, groups, requests and completions, against what is known of each request.
 //!
 //! Nothing is lost and nothing comes twice, the counts are right, each request that waits is served in the end, and
-//! what does the work of a request allocates nothing. Some requests pass by, and some of these complete before the
+//! what does the work of a request allocates nothing. Some requests bypass, and some of these complete before the
 //! scheduler is told that they passed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,7 +42,7 @@ enum Step {
         merge: MergeLevel,
         at: InsertAt,
     },
-    /// Requests pass by, if the gate lets them: in most cases what is handed out goes first. The scheduler is told of
+    /// Requests bypass, if the gate lets them: in most cases what is handed out goes first. The scheduler is told of
     /// them before it chooses again.
     Pass {
         drains: bool,
@@ -144,7 +144,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the device has: a request of the scheduler with its ticket, or one that passed by.
+/// What the device has: a request of the scheduler with its ticket, or one that bypassed.
 type InDevice = (Option<Ticket>, Info);
 
 struct World {
@@ -158,9 +158,9 @@ struct World {
     /// Those of them that go before all others.
     at_head: BTreeSet<RqId>,
     in_device: Vec<InDevice>,
-    /// Requests that passed by, of which the scheduler is to be told: when, and how many.
+    /// Requests that bypassed, of which the scheduler is to be told: when, and how many.
     untold: Vec<(Time, u16, Info)>,
-    /// Of each client's synchronous and other requests that passed by: those that passed less those that are over, as
+    /// Of each client's synchronous and other requests that bypassed: those that passed less those that are over, as
     /// the scheduler was told. Less than nothing if it was told of the end first.
     passing: BTreeMap<(ClientId, bool), i64>,
 }

@@ -30,11 +30,11 @@ is measured are left out. Threads fill the cores of a machine before two share o
 The columns: requests per second; the same divided by those of 'none' with as many threads; the share of the threads'
 time that is lost to waiting, for lines that are busy with other CPUs and for the scheduler's lock; the share in which
 threads wait until a request completes, without their own work meanwhile; lines that move between CPUs for each request;
-requests that pass the scheduler by and that are left with another thread, in percent; requests that a thread brings to
+requests that bypass the scheduler and that are left with another thread, in percent; requests that a thread brings to
 the scheduler while it is there (mean, p99); how long requests that are left wait for the thread that takes them over
 (mean, p99); the largest share of one thread in taking them over; the p99 latency of requests whose submitters combine,
 and of others; requests that the scheduler dispatches for each hold of its lock, and how long a hold takes (mean); the
-share of the time in which the gate is shut, so that no request passes the scheduler by; and threads that are woken for
+share of the time in which the gate is shut, so that no request bypasses the scheduler; and threads that are woken for
 each request, by cause (completed, deferred, started, changed: see docs/scale.md). The last column names the lines
 that move most.
 

@@ -22,7 +22,7 @@ fn load(depth: usize) -> Load {
     Load::closed_loop("rw=randread\nbs=512", depth, depth)
 }
 
-/// A scheduler, its locking, and whether requests may pass it by.
+/// A scheduler, its locking, and whether requests may bypass it.
 #[derive(Debug, Clone, Copy)]
 struct Way(&'static str, Locking, bool);
 

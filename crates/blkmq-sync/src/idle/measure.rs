@@ -112,7 +112,7 @@ fn take(turn: &OwnedFd) {
 mod tests {
     use super::*;
 
-    /// Red if the threads that measure wait for each other for ever, or measure nothing.
+    /// Red if the threads that measure wait for each other forever, or measure nothing.
     #[test]
     fn a_wake_up_and_a_poll_take_time() {
         let (wake, poll) = (wake().expect("there are threads and descriptors"), poll());

@@ -74,7 +74,7 @@ impl Thread {
     }
 }
 
-/// Red if a thread polls for ever for what does not come, or polls without regard to how quick it was before.
+/// Red if a thread polls forever for what does not come, or polls without regard to how quick it was before.
 #[test]
 fn a_quick_wait_is_polled_for_and_no_longer_than_two_wake_ups() {
     let mut thread = Thread::default();

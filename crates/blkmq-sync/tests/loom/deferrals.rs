@@ -58,7 +58,7 @@ impl Queue {
                 return self.request.touch();
             }
             let may_go_on = || self.broken != Broken::SleepsBlindly && self.live.deferrals.read() != left;
-            // Nothing else wakes this thread: a sleep that goes on for ever is a deadlock, which loom reports.
+            // Nothing else wakes this thread: a sleep that goes on forever is a deadlock, which loom reports.
             self.live.sleepers.sleep(&self.wake, (), may_go_on, || None);
         }
     }

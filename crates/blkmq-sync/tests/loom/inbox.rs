@@ -89,7 +89,7 @@ impl Owned {
     fn wait(&self) {
         while self.poll() == 0 {
             let ready = || self.broken != Broken::SleepsBlindly && self.inbox.is_full();
-            // Nothing else wakes this thread: a sleep that goes on for ever is a deadlock, which loom reports.
+            // Nothing else wakes this thread: a sleep that goes on forever is a deadlock, which loom reports.
             self.sleepers.sleep(&self.wake, (), ready, || None);
         }
     }

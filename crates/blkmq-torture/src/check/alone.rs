@@ -1,5 +1,5 @@
 //! If one thread alone drives a queue, each hardware queue gets requests in exactly the order in which they were chosen
-//! for it, whatever the number of hardware queues. Requests that the device gave back wait in front of the scheduler,
+//! for it, whatever the number of hardware queues. Requests that the device gave back wait on the dispatch list,
 //! in the order in which they were given back. Such a request comes after all requests that were chosen before it was
 //! given back, and before all that are chosen later.
 //!

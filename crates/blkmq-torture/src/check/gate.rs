@@ -80,7 +80,7 @@ impl Default for Aging {
 /// How many of the latest answers about a class are kept.
 const MOST: usize = 4096;
 
-/// The scheduler's answers to the question whether requests may pass it by.
+/// The scheduler's answers to the question whether requests may bypass it.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     /// By class, each with its step: the client that was asked about, and the answer.

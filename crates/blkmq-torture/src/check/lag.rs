@@ -484,7 +484,7 @@ impl Lag {
         self.begin_anew();
     }
 
-    /// What passed by is charged when it is reported, and its groups pay for it when they are served next.
+    /// What bypassed is charged when it is reported, and its groups pay for it when they are served next.
     fn passed(&mut self, client: ClientId) {
         self.each_above(Source::Sync(client), |group| group.season = Season::New);
     }

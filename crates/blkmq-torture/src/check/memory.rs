@@ -25,7 +25,7 @@ const LEFT: i64 = 64 * KIB;
 /// What one more operation may cost, in bytes: less than the smallest leak.
 const PER_OPERATION: i64 = 128;
 
-/// What one more thread may cost for ever, in bytes: a page for the thread, and its list of slots.
+/// What one more thread may cost forever, in bytes: a page for the thread, and its list of slots.
 const PER_THREAD: i64 = 6 * KIB;
 
 /// The number of operations after which buffers and lists have about their final sizes.

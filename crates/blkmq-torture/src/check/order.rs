@@ -1,7 +1,7 @@
 //! The device gets what the scheduler chose, once, and in the order of the choices.
 //!
 //! A request comes into the scheduler once, is chosen once, and is offered only after that. A request that the device
-//! gives back waits in front of the scheduler, or at the scheduler's head. A request that goes to the head is chosen
+//! gives back waits on the dispatch list, or at the scheduler's head. A request that goes to the head is chosen
 //! next; of several, the latest first. If each hardware queue has a value of the scheduler, this holds for each value.
 //! With one hardware queue, the requests that a CPU chose reach the hardware queue in the order in which that CPU chose
 //! them. With several hardware queues, a request whose hardware queue lacks a tag is parked, and another CPU may take

@@ -115,10 +115,10 @@ pub(super) struct Reports {
     /// By ticket.
     chosen: BTreeMap<NonZeroU32, Vec<Alike>>,
     clients: BTreeMap<ClientId, Ledger>,
-    /// What passed by, as the device saw it, and as the scheduler was told.
+    /// What bypassed, as the device saw it, and as the scheduler was told.
     offered: Sum,
     passed: Sum,
-    /// The requests that passed by and are over, as the device saw it, and as the scheduler was told.
+    /// The requests that bypassed and are over, as the device saw it, and as the scheduler was told.
     ended: Sum,
     over: Sum,
     /// After each of these steps, this many requests had been offered past the scheduler.

@@ -1,6 +1,6 @@
 //! Slots are conserved. What a submitter has outstanding is what it submitted and did not reap, and is never more than
 //! the submitter has slots for. An operation is refused for lack of a slot only when there is none. An id names one
-//! operation for ever.
+//! operation forever.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! What bfq shows of its queues, beside what people have set: a client's request waits in the client's group, and a
 //! queue or a group that begins to wait does so with the weight that it was given.
 //!
-//! bfq keeps a client in the queue that it has while the device has requests of the client that passed by, as far as
+//! bfq keeps a client in the queue that it has while the device has requests of the client that bypassed, as far as
 //! bfq was told, and while there may be no room for another queue. So nothing is asked then. Nor is anything asked of
 //! the weight of a queue that waited before: a weight holds from when a queue queues again.
 

@@ -88,7 +88,7 @@ fn looks_in_step(pattern: Vec<(&'static str, u64)>, locking: Locking) -> Ended {
 }
 
 /// Red under `single` and `batch` if `Dispatcher::put_back` gives no tag to the dispatch list. Two threads that in turn
-/// hold the last tag without using it then make each other look again for ever, while a flush on that list waits for
+/// hold the last tag without using it then make each other look again forever, while a flush on that list waits for
 /// the tag.
 #[test]
 fn two_who_look_in_step_come_to_an_end() {
@@ -473,7 +473,7 @@ fn polls_in_step_at_the_first_of_two_times(seed: u64) -> Ended {
 }
 
 /// Red if a thread that is kicked because a time has come chooses again as of the time at which it came (tried: without
-/// the clock in `dispatch_alone`). It then plans for the time that has passed, and is kicked for ever.
+/// the clock in `dispatch_alone`). It then plans for the time that has passed, and is kicked forever.
 #[test]
 fn a_time_that_has_passed_is_not_planned_for_again() {
     let endless = |seed: &u64| polls_in_step_at_the_first_of_two_times(*seed) != Ended::Finished;

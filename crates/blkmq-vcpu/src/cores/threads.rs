@@ -30,7 +30,7 @@ pub(crate) enum Then {
     Sleeps(Option<Picoseconds>),
     /// The thread waits for a line, and keeps its CPU. Nothing happens to the thread until the line serves it.
     Waits,
-    /// The thread leaves its CPU for ever.
+    /// The thread leaves its CPU forever.
     Ends,
 }
 
@@ -46,7 +46,7 @@ enum Doing {
     /// The thread is in the middle of an access, and waits for a line. Once the line has chosen the thread, this is the
     /// time at which the thread goes on.
     Waits(Option<Picoseconds>),
-    /// The thread is about to leave its CPU. `None`: for ever. Otherwise the time at which the thread can go on again,
+    /// The thread is about to leave its CPU. `None`: forever. Otherwise the time at which the thread can go on again,
     /// if that is known.
     Leaves(Option<Option<Picoseconds>>),
     /// The thread sleeps.

@@ -87,7 +87,7 @@ impl<T> Mutex<T> {
             if let Ok(guard) = self.try_lock() {
                 return Ok(guard);
             }
-            // Without a second try, this CPU could sleep for ever:
+            // Without a second try, this CPU could sleep forever:
             // 1. This CPU tries, and finds the lock held.
             // 2. During the step of that try the holder lets the lock go, and finds no CPU that sleeps.
             // 3. This CPU sleeps, and no CPU wakes it.

@@ -390,7 +390,7 @@ fn the_configuration_is_told_and_not_changed() {
     assert_eq!((all.len(), &all[..8], &all[34..36]), (256, &2048_u64.to_le_bytes()[..], &[5, 0][..]));
     assert_eq!(config(&mut front, SIZE as u32).unwrap(), all[..SIZE]);
     drop(front);
-    // The front-end above waits for ever for an answer of no length.
+    // The front-end above waits forever for an answer of no length.
     let mut client = UnixStream::connect(served.socket()).unwrap();
     let words = [24_u32, 1, 12 + 257, 0, 257, 0].map(u32::to_le_bytes);
     client.write_all(&[words.as_flattened(), &[0; 257]].concat()).unwrap();

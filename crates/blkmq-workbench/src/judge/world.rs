@@ -242,10 +242,7 @@ impl Run<'_> {
     fn nudge(&mut self, now: Time, pool: &mut BufferPool) -> Result<(), JudgeError> {
         self.nudges += 1;
         if self.nudges > MOST_NUDGES {
-            return Err(JudgeError::Failed(format!(
-                "scheduler {} keeps requests for ever",
-                self.queues[0].scheduler()
-            )));
+            return Err(JudgeError::Failed(format!("scheduler {} keeps requests forever", self.queues[0].scheduler())));
         }
         if let Clock::Virtual(clock) = &self.clock {
             clock.advance(NUDGE_NS);

@@ -75,7 +75,7 @@ fn operations_come_in_the_order_in_which_plugs_were_emptied() {
     assert_eq!(operations(&load)[0], expected);
 }
 
-/// Red if what a trace without completions leaves open is kept for ever, or if its operations are held back until its
+/// Red if what a trace without completions leaves open is kept forever, or if its operations are held back until its
 /// end.
 #[test]
 fn operations_that_never_complete_are_followed_for_a_while_only() {

@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(share, Share { all: 4, alike: 3 }, "18 is near 15, and none is near 30");
     }
 
-    /// Red if ours are kept for ever where Linux expires nothing.
+    /// Red if ours are kept forever where Linux expires nothing.
     #[test]
     fn ours_that_no_expiry_of_linux_can_be_near_any_more_are_forgotten() {
         let (mut matching, mut share) = (Matching::default(), Share::default());

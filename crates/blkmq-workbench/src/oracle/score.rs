@@ -73,7 +73,7 @@ impl Scoring {
         replayed.expired.iter().for_each(|expired| self.matching.ours(expired));
         let known = match &replayed.step {
             Step::Event(event) => {
-                self.waiting_requests.hear(event);
+                self.waiting_requests.apply(event);
                 (event.action == Action::Complete).then_some(event.time)
             }
             Step::Line(line) => {
@@ -158,7 +158,7 @@ struct WaitingRequests {
 }
 
 impl WaitingRequests {
-    fn hear(&mut self, event: &Event) {
+    fn apply(&mut self, event: &Event) {
         match event.action {
             Action::Insert => {
                 let sync = !event.is_write() || event.category.contains(Category::SYNC);

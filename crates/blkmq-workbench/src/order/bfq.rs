@@ -182,14 +182,14 @@ impl Replay {
     /// Takes the next step. Returns what it did.
     fn take(&mut self, step: &Step) -> Result<StepResult, TextError> {
         match step {
-            Step::Event(event) => self.hear(event)?,
+            Step::Event(event) => self.apply(event)?,
             Step::Line(line) => self.read(line),
         }
         Ok(mem::take(&mut self.done))
     }
 
     /// Something happened outside the scheduler.
-    fn hear(&mut self, event: &Event) -> Result<(), TextError> {
+    fn apply(&mut self, event: &Event) -> Result<(), TextError> {
         let concerns = match event.action {
             // No device has sectors beyond 2^64. The record is broken, so it is ignored.
             Action::Insert | Action::BackMerge | Action::FrontMerge => {

@@ -67,7 +67,7 @@ impl<R> InDriver<R> {
 mod tests {
     use super::*;
 
-    /// Red if requests whose completions the trace lacks stay for ever, or if one that has just been issued is lost.
+    /// Red if requests whose completions the trace lacks stay forever, or if one that has just been issued is lost.
     #[test]
     fn requests_that_never_complete_are_forgotten() {
         let mut driver = InDriver::default();

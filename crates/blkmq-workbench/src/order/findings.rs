@@ -48,7 +48,7 @@ impl<I: Iterator<Item = Result<Event, TextError>>> Findings<'_, I> {
     fn advance(&mut self) -> Result<(), TextError> {
         match self.events.next().transpose()? {
             Some((event, announced)) => match event.message() {
-                Some(text) => self.replay.hear(event.time, text)?,
+                Some(text) => self.replay.apply(event.time, text)?,
                 None => self.choice = self.replay.step(&event, announced)?,
             },
             None => {

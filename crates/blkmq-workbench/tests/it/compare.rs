@@ -77,7 +77,7 @@ fn a_slice_in_which_nothing_completed_is_run_again() {
     assert_eq!(compared(1).expect("every further slice has completions"), 2);
 }
 
-/// Red if slices are run again for ever.
+/// Red if slices are run again forever.
 #[test]
 fn a_device_that_never_completes_within_a_slice_is_told() {
     assert_eq!(compared(usize::MAX).expect_err("each slice is in vain"), CompareError::Nothing("a".to_owned(), SLICE));

@@ -28,7 +28,7 @@ pub const QUEUE_KNOBS: &[Knob] = &[
         "bypass",
         None,
         1,
-        "Whether requests may pass the scheduler by while nothing waits; by default 1 under the locking combining.",
+        "Whether requests may bypass the scheduler while nothing waits; by default 1 under the locking combining.",
     ),
     WBT_LAT_USEC,
 ];
@@ -134,8 +134,8 @@ impl RequestQueue {
     }
 
     /// Begins to change how many requests each hardware queue may have, queued and with the driver: the knob
-    /// `nr_requests`. The number stays when the scheduler changes later. Without a scheduler, one above the depth
-    /// counts as the depth.
+    /// `nr_requests`. The number stays when the scheduler changes later. Without a scheduler, a number above the depth
+    /// that was set before acts as the depth.
     ///
     /// # Errors
     /// The number is out of range. When the change is made, it refuses a number above the depth if there is no

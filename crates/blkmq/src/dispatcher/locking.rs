@@ -7,10 +7,10 @@
 //! [`Section`](super::section::Section): the scheduler under the lock together with the queue, the thread's own lists,
 //! and the time. The end of the section publishes the domain's counts; no other place does.
 //!
-//! On the path of a request, only this module tells the lockings apart. Off the path, `Builder::build` does for the
-//! default of the bypass, and `Locking` itself for names and for the checkers. A locking is one file with up to two
-//! functions, `insert` and `dispatch`. `combining` and `staged` have both; `batch` differs from `single` in `dispatch`
-//! alone.
+//! On the path of a request, only this module tells the lockings apart, assertions aside. Off the path,
+//! `Builder::build` does for the default of the bypass, `check_locking` for schedulers that order each hardware queue
+//! by itself, and `Locking` for names and for the checkers. A locking is one file with up to two functions, `insert`
+//! and `dispatch`. `combining` and `staged` have both; `batch` differs from `single` in `dispatch` alone.
 
 mod batch;
 mod combining;

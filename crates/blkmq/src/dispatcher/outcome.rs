@@ -23,8 +23,8 @@ impl Inserted {
 pub(super) struct Dispatched {
     /// How many requests became ready to be issued. With this type the whole outcome fits into one register.
     chosen: u32,
-    /// The thread has done its share at the scheduler, and left the rest: it [hands
-    /// on](blkmq_sync::liveness::Liveness::defer) what it left.
+    /// The thread has used its budget at the scheduler: it [defers](blkmq_sync::liveness::Liveness::defer) what
+    /// remains.
     pub(super) gave_up: bool,
 }
 

@@ -1,10 +1,11 @@
 //! The bypass: requests go to the driver without entering the scheduler, because there is none, or because nothing
 //! waits and it would dispatch them at once.
 //!
-//! The scheduler decides under its lock whether requests may bypass it, and for which one class. The queue's word then
-//! publishes this class as its gate. A thread counts the requests that bypass on a cache line of its own, and a thread
-//! that shuts the gate reads those counts: [`word`](blkmq_sync::word) shows the interleaving. So a thread that inserts
-//! a request of another class knows of every request that bypassed, and strict classes stay strict.
+//! The scheduler decides under its lock whether requests may bypass it, and of which class: one, or any with kyber. The
+//! queue's word then publishes this as its gate. What follows is for a gate of one class. A thread counts the requests
+//! that bypass on a cache line of its own, and a thread that shuts the gate reads those counts:
+//! [`word`](blkmq_sync::word) shows the interleaving. So a thread that inserts a request of another class knows of
+//! every request that bypassed, and strict classes stay strict.
 //!
 //! A request never overtakes one that waits for a tag, or that the scheduler holds back: such a request has set WAITING
 //! in the word. It may overtake one that was inserted or published a moment ago, and for which a thread is about to
@@ -116,8 +117,8 @@ impl Dispatcher {
     /// completed but never entered.
     ///
     /// COST: per run of one class and hardware queue, a load of the queue's word, which is not written while requests
-    /// pass, a read-modify-write of a tag word and, with a scheduler, a fence; per request, its slot and this thread's
-    /// own lines.
+    /// pass, a read-modify-write of a tag word and, with a gate of one class, a fence; per request, its slot and this
+    /// thread's own lines.
     #[inline(always)]
     pub(super) fn pass(&mut self, starting: &StartBatch<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
         debug_assert!(!plug.is_empty(), "there are requests that may pass");

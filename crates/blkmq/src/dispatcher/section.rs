@@ -72,15 +72,15 @@ impl Domain {
 
 impl Section<'_, '_> {
     /// Whether the thread in the scheduler dispatches for all threads. For assertions.
-    fn looks_for_all(&self) -> bool {
+    fn dispatches_for_all(&self) -> bool {
         self.q.locking() == Locking::Combining
     }
 
     /// Reads WAITING: see [`Liveness::waiter_present`](blkmq_sync::liveness::Liveness::waiter_present). For a locking
     /// under which one thread dispatches for all.
     #[inline]
-    pub(super) fn hear(&mut self) {
-        debug_assert!(self.looks_for_all(), "where each thread looks for itself, none fences for the others");
+    pub(super) fn check_waiting(&mut self) {
+        debug_assert!(self.dispatches_for_all(), "where each thread looks for itself, none fences for the others");
         let waiter_present = self.q.live.waiter_present();
         // The combiner of another domain may clear WAITING. So this thread has fenced, and continues as if WAITING were
         // clear.
@@ -98,7 +98,7 @@ impl Section<'_, '_> {
     #[inline]
     pub(super) fn settle(&mut self, is_cut_short: bool) {
         debug_assert!(
-            self.looks_for_all(),
+            self.dispatches_for_all(),
             "where each thread looks for itself, WAITING is cleared outside of the lock"
         );
         let q = self.q;
@@ -142,8 +142,8 @@ impl Section<'_, '_> {
     #[inline]
     pub(super) fn take_over(&mut self, published: Chain) {
         debug_assert!(
-            published.is_empty() || self.looks_for_all(),
-            "requests are left with a combiner who looks for all"
+            published.is_empty() || self.dispatches_for_all(),
+            "requests are published only where the combiner dispatches for all threads"
         );
         if !published.is_empty() {
             let mut list = RqList::default();

@@ -1,4 +1,4 @@
-//! Tags: how a request gets one, or waits in front of the scheduler until one comes back.
+//! Tags: how a request gets one, or waits on the dispatch list until one comes back.
 //!
 //! A request waits if there is no tag for it, or if the scheduler holds it back until others complete. The thread that
 //! frees the tag or completes the others dispatches it: see [`liveness`](blkmq_sync::liveness).

@@ -150,7 +150,7 @@ impl<'d> Harness<'d> {
 
     /// Issues one bio at the latest time that the driver was told, and polls until the bio is over: each time at the
     /// driver's next event, or a millisecond later where the driver does not know its next event. A driver that never
-    /// completes the bio makes this wait for ever.
+    /// completes the bio makes this wait forever.
     ///
     /// # Panics
     /// If the driver refuses the request, or completes another one too.

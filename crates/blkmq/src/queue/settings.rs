@@ -37,7 +37,7 @@ pub(crate) struct Settings {
     is_split: AtomicBool,
     /// The scheduler takes a token for each request that it chooses.
     has_tokens: AtomicBool,
-    /// The scheduler is told what passes it by and what completes.
+    /// The scheduler is told what bypasses it and what completes.
     wants_reports: AtomicBool,
     /// None of the three.
     is_plain: AtomicBool,
@@ -103,7 +103,7 @@ impl Settings {
         self.is_plain.store(!is_split && !has_tokens && !wants_reports, Ordering::Relaxed);
     }
 
-    /// Whether the scheduler is told what passes it by and what completes.
+    /// Whether the scheduler is told what bypasses it and what completes.
     #[inline]
     pub(crate) fn wants_reports(&self) -> bool {
         self.wants_reports.load(Ordering::Relaxed)

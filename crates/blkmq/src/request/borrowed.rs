@@ -16,7 +16,7 @@ use super::token::{Request, segments};
 // 1. The value was made where the request was issued as a borrowed one, and is consumed where the request is
 //    completed. Until then no other code touches the request's body and data: the timeout scan only looks at its state.
 // 2. The slots live and do not move as long as a request is borrowed. A queue has the submitters that wait for theirs,
-//    a submitter or a harness that cannot wait leaves the slots for ever.
+//    a submitter or a harness that cannot wait leaves the slots forever.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "it is the only way to complete the request"]
 pub struct BorrowedRequest {

@@ -12,7 +12,7 @@ use blkmq_sync::{Arc, Instant};
 pub enum Clock {
     /// A monotonic clock of the machine, counted from the creation of this value.
     Real(RealClock),
-    /// A clock that stands still until it is told to move.
+    /// A clock that stands still until it is advanced: by its owner, or by a submitter that waits.
     Virtual(VirtualClock),
 }
 
@@ -94,7 +94,8 @@ impl Clock {
     }
 }
 
-/// A clock that its owner moves. Clones show the same time.
+/// A clock that moves only when it is advanced. A submitter that waits advances it to the next event. Clones show the
+/// same time.
 #[derive(Debug, Clone, Default)]
 pub struct VirtualClock(Arc<AtomicU64>);
 

@@ -24,7 +24,7 @@ use blkmq_sync::unless_mutated;
 /// value away gives the request away.
 ///
 /// # Panics
-/// If the value is dropped, because the submitter of the request would then wait for ever. A driver
+/// If the value is dropped, because the submitter of the request would then wait forever. A driver
 /// [finishes](crate::driver::Batch::finish), [starts](crate::driver::Batch::start),
 /// [borrows](crate::driver::Batch::borrow), [gives back](crate::driver::Batch::requeue) or
 /// [refuses](crate::driver::Batch::refuse) each request that it takes.
@@ -53,7 +53,7 @@ fn lose(slot: &Slot) {
     let tag = tag.map_or_else(|| "no tag".to_owned(), |tag| format!("tag {}", tag.0));
     let lost = format!(
         "a request was dropped: hardware queue {hctx}, {tag}, {op:?} of {nr_sectors} sectors from sector {sector}; its \
-         submitter would wait for ever; a driver must finish, start, borrow, requeue or refuse each request that it takes"
+         submitter would wait forever; a driver must finish, start, borrow, requeue or refuse each request that it takes"
     );
     if std::thread::panicking() {
         // A second panic would end the process. The torture rig reports by itself what it found.

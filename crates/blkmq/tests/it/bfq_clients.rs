@@ -1,4 +1,4 @@
-//! bfq in a queue whose clients come and go: what a change lets go goes at once, and what passes bfq by is bounded.
+//! bfq in a queue whose clients come and go: what a change lets go goes at once, and what bypasses bfq is bounded.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ fn no_request_waits_for_a_client_that_has_left() {
     }
 }
 
-/// Red if writes that pass bfq by take more room than bfq admits, and leave none for others.
+/// Red if writes that bypass bfq take more room than bfq admits, and leave none for others.
 #[test]
 fn writes_do_not_pass_beyond_what_bfq_admits() {
     for locking in Locking::ALL {

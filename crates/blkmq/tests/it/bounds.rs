@@ -112,7 +112,7 @@ fn who_has_done_its_share_wakes_who_sleeps() {
         first.poll();
         let done = std::iter::from_fn(|| second.reap()).count() as u64;
         assert!(done >= share, "{locking}: {done}");
-        assert!(bell.since_last() > 0, "{locking}: the third sleeps for ever");
+        assert!(bell.since_last() > 0, "{locking}: the third sleeps forever");
         assert_eq!(reap(&mut third).len(), 1, "{locking}");
         assert_eq!(reap(&mut second).len() as u64, all - done);
     }

@@ -15,7 +15,7 @@ fn finishes(mut submitter: Submitter) -> bool {
     }
     let is_done = submitter.nr_outstanding() == 0;
     if !is_done {
-        // Dropping the submitter would wait for ever.
+        // Dropping the submitter would wait forever.
         std::mem::forget(submitter);
     }
     is_done

@@ -37,7 +37,7 @@ fn what_is_submitted_to_a_quiesced_queue_goes_on_afterwards() {
 }
 
 /// Red (hangs) if a thread that saw the queue quiesced goes to sleep without looking again whether it still is: the
-/// thread that ended the quiescence saw no sleeper, and the requests wait for ever.
+/// thread that ended the quiescence saw no sleeper, and the requests wait forever.
 #[test]
 fn sleepers_go_on_when_the_quiescence_ends() {
     let mut random = Random(seed());

@@ -53,7 +53,7 @@ fn a_submitter_that_panics_in_its_poll_calls_the_others() {
     assert!(told.since_last() > 0);
 }
 
-/// Red if a request that is dropped is forgotten without a word: its submitter waits for ever. Red too if the
+/// Red if a request that is dropped is forgotten without a word: its submitter waits forever. Red too if the
 /// submitter waits for it while it is dropped, or another one does not get on.
 #[test]
 fn a_driver_that_drops_a_request_panics_and_says_which() {
@@ -142,7 +142,7 @@ fn leaves_to_the_next_thread(nr_hctxs: u16) {
 }
 
 /// Red if a request that goes to a driver without the issue list is lost when that driver panics before it takes the
-/// request: a freeze would wait for it for ever.
+/// request: a freeze would wait for it forever.
 #[test]
 fn what_a_concurrent_driver_did_not_take_is_left_to_the_next_thread() {
     let q = RequestQueue::builder(stumbles(1, true)).scheduler("none").build().unwrap();

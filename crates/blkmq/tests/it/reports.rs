@@ -1,4 +1,4 @@
-//! What a scheduler that wants reports is told: each request that passes it by, and each that completes, once, and
+//! What a scheduler that wants reports is told: each request that bypasses it, and each that completes, once, and
 //! before the next choice; and clients and groups.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -324,7 +324,7 @@ fn requests_pass_as_the_scheduler_says_and_are_told() {
     }
 }
 
-/// Red if a request that is not admitted goes all the same, holds up another client, or waits for ever.
+/// Red if a request that is not admitted goes all the same, holds up another client, or waits forever.
 #[test]
 fn what_is_not_admitted_waits_for_a_completion_of_its_client() {
     for locking in Locking::ALL {

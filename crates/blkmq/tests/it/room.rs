@@ -130,7 +130,7 @@ fn who_completes_lets_in_what_found_no_room_one_by_one_and_in_order() {
         polls.poll();
         for left in (1..=24).rev() {
             if device.nr_held() != 2.min(left) {
-                // The submitters would wait for ever.
+                // The submitters would wait forever.
                 std::mem::forget((polls, idle));
                 panic!("{way}: of {left} requests the device has {}: {}", device.nr_held(), q.dump());
             }

@@ -65,7 +65,7 @@ const RING: usize = 256;
 /// Says in the process that ends where its scheduler panics: a locking, and insertion or choice.
 const PANICS_AT: &str = "BLKMQ_TEST_SCHEDULER_PANICS_AT";
 
-/// Red if the process goes on: the thread had the requests of other threads in its hands, and they would wait for ever,
+/// Red if the process goes on: the thread had the requests of other threads in its hands, and they would wait forever,
 /// under some lockings at once (then the test does not end).
 #[test]
 fn a_scheduler_that_panics_ends_the_process() {

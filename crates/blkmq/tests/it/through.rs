@@ -10,7 +10,7 @@ use blkmq::{Bio, Buffer, Client, Flags, Locking, RequestQueue, Status, Submitter
 use blkmq_sched::{DispatchContext, FastRequest, Info, InsertAt, RqId, Scheduler};
 
 /// Submits all in one batch, and polls for it a limited number of times. So the test fails, and does not hang, if a
-/// request is held back for ever.
+/// request is held back forever.
 fn pass(submitter: &mut Submitter, bios: &mut VecDeque<Bio>) -> usize {
     let expected = bios.len();
     assert_eq!(submitter.submit_batch(bios).expect("the operations are good"), expected);

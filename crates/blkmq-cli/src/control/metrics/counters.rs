@@ -55,17 +55,17 @@ pub(super) const COUNTERS: &[Family] = &[
     count("errors", "Operations that completed with an error.", |_, stats| stats.errors),
     count("timeouts", "Requests completed because of a timeout.", |_, stats| stats.timeouts),
     count("requeues", "Requests that the device gave back for another try.", |_, stats| stats.requeued),
-    count("bypassed", "Requests that passed the scheduler by.", |_, stats| stats.bypassed),
+    count("bypassed", "Requests that bypassed the scheduler.", |_, stats| stats.bypassed),
     count("scheduler_holds", "Acquisitions of the scheduler's lock.", |_, stats| stats.holds),
     count("scheduler_dispatched", "Requests that the scheduler dispatched.", |_, stats| {
         stats.dispatched + stats.dispatched_fast
     }),
     count(
         "bypass_gate_opened",
-        "Openings of the gate that lets requests pass the scheduler by while nothing waits.",
+        "Openings of the gate that lets requests bypass the scheduler while nothing waits.",
         |_, stats| stats.gate.opened,
     ),
-    count("bypass_gate_shut", "Closings of the gate that lets requests pass the scheduler by.", |_, stats| {
+    count("bypass_gate_shut", "Closings of the gate that lets requests bypass the scheduler.", |_, stats| {
         stats.gate.shut
     }),
     nanoseconds("bypass_gate_shut_seconds", "Time in which the gate was shut.", |_, stats| stats.gate.shut_ns),

@@ -55,7 +55,7 @@ pub(crate) fn locking(chosen: &str) -> String {
     marked(&Locking::ALL.map(Locking::name), chosen)
 }
 
-/// Waits until `is_so`. Only a bug can make this wait last for ever.
+/// Waits until `is_so`. Only a bug can make this wait last forever.
 pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         thread::sleep(Duration::from_millis(1));

@@ -78,7 +78,7 @@ fn a_file_that_has_become_shorter_is_an_error_and_no_endless_loop() {
     assert_eq!(transfer(&[512]).answered(0), Some(Status::IoError));
 }
 
-/// Red if the kernel is asked for the rest for ever.
+/// Red if the kernel is asked for the rest forever.
 #[test]
 fn a_file_that_ends_within_a_block_is_an_error() {
     let mut transfer = Transfer { block: 512, ..transfer(&[1024]) };
@@ -89,7 +89,7 @@ fn a_file_that_ends_within_a_block_is_an_error() {
     assert_eq!(transfer.answered(188), Some(Status::IoError));
 }
 
-/// Red if the kernel is asked for ever for an operation that it puts off.
+/// Red if the kernel is asked forever for an operation that it puts off.
 #[test]
 fn what_is_put_off_again_and_again_fails_at_last() {
     let mut transfer = transfer(&[512, 512]);

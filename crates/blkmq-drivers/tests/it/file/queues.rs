@@ -54,7 +54,7 @@ fn a_tag_that_comes_twice_is_refused_and_hurts_nobody_else() {
     assert!(panic.downcast_ref::<String>().is_some_and(|text| text.contains("is out once")));
     first.wait(1, None);
     assert_eq!(first.reap().expect("it is over").status, Status::Ok);
-    // The other submitter would wait for ever for a request that its driver lost.
+    // The other submitter would wait forever for a request that its driver lost.
     let [_, second] = submitters;
     std::mem::forget(second);
 }
@@ -109,7 +109,7 @@ fn hardware_queues_come_and_go() {
     }
 }
 
-/// Red if a thread that waits does not poll, because then it waits for ever; if a flush goes to the ring that polls,
+/// Red if a thread that waits does not poll, because then it waits forever; if a flush goes to the ring that polls,
 /// which cannot do flushes; or if requests fail because the disk does not poll. A file that is one hole can be polled
 /// on any disk that does not deny it, because a hole is read without the disk. Once there is data, polling depends on
 /// the disk.

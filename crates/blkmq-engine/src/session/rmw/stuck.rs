@@ -1,6 +1,6 @@
 //! Changes whose turn does not come because the thread of another connection is stuck.
 //!
-//! A connection passes claims, and ends its own, in its thread. A thread can be stuck for ever, for example in a page
+//! A connection passes claims, and ends its own, in its thread. A thread can be stuck forever, for example in a page
 //! fault of a machine's memory that another process does not deliver. Changes that wait for it fail after a while. A
 //! device that is slow is no such case: the thread in front of it looks when its bell rings, and is waited for.
 

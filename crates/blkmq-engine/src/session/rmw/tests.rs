@@ -174,7 +174,7 @@ fn a_change_of_a_part_has_the_priority_of_its_request() {
     }
 }
 
-/// Red if epochs that have wrapped around are compared as if they had not: a part would wait for ever, or not at all.
+/// Red if epochs that have wrapped around are compared as if they had not: a part would wait forever, or not at all.
 #[test]
 fn what_an_operation_is_for_comes_back_with_it_and_epochs_go_round() {
     for (place, epoch) in [(None, 0), (Some(0), 1), (Some((1 << PLACE_BITS) - 2), (1 << EPOCH_BITS) - 1)] {
@@ -187,7 +187,7 @@ fn what_an_operation_is_for_comes_back_with_it_and_epochs_go_round() {
     assert!(!is_before(1, 1) && !is_before(1, 0) && !is_before(0, last));
 }
 
-/// Red before a change of a part of a block was given up: it waited for ever for a connection whose thread was stuck.
+/// Red before a change of a part of a block was given up: it waited forever for a connection whose thread was stuck.
 /// Also red if it is given up because a device is slow, or if the connection that has given up leaves anything behind.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]

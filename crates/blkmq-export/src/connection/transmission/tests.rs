@@ -39,7 +39,7 @@ fn request(kind: u16) -> Vec<u8> {
     request.concat()
 }
 
-/// Red, because it waits for ever, if the last receive, which is short, makes the connection wait for the socket as
+/// Red, because it waits forever, if the last receive, which is short, makes the connection wait for the socket as
 /// usual: this socket will never become ready again.
 #[test]
 #[cfg_attr(miri, ignore = "there are no sockets")]

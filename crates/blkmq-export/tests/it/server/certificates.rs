@@ -149,7 +149,7 @@ fn now() -> Duration {
     SystemTime::UNIX_EPOCH.elapsed().expect("it is later than 1970")
 }
 
-/// Red if the verifier does not enforce the date: the list then counts for ever.
+/// Red if the verifier does not enforce the date: the list then counts forever.
 #[test]
 fn a_list_of_revoked_certificates_that_is_past_its_date_lets_nobody_in() {
     let site = Site::new();

@@ -102,7 +102,7 @@ fn what_somebody_adds_to_starttls_is_not_taken_for_the_clients_word() {
 }
 
 /// Red if `TlsSession::receive` looks at the socket before it looks at what is decrypted or fetched: bytes that follow
-/// the handshake in the same packet are no longer in the socket, and the server sleeps for ever.
+/// the handshake in the same packet are no longer in the socket, and the server sleeps forever.
 #[test]
 fn an_option_that_comes_with_the_end_of_the_handshake_is_answered() {
     let site = Site::new();
@@ -117,7 +117,7 @@ fn an_option_that_comes_with_the_end_of_the_handshake_is_answered() {
 }
 
 /// Red if `TlsSession::receive` reports bytes as short for which it had no more room: they are decrypted, so the socket
-/// does not become readable, and the server sleeps for ever.
+/// does not become readable, and the server sleeps forever.
 #[test]
 fn many_requests_in_large_records_are_all_answered_however_little_room_there_is() {
     let site = Site::new();

@@ -190,7 +190,7 @@ fn memory_of_what_is_in_progress_has_to_be_agreed_on() {
     }
 }
 
-/// Red before a connection looked after its workers: the front-end stayed connected, and the guest waited for ever.
+/// Red before a connection looked after its workers: the front-end stayed connected, and the guest waited forever.
 #[test]
 fn a_worker_that_panics_ends_the_session() {
     let (driver, served) = TestDriver::served();

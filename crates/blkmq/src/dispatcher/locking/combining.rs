@@ -188,7 +188,7 @@ fn serve<'q>(
         }
         let has_more = domain.enter(q, thread, dispatcher, now, |section| {
             section.take_over(published);
-            section.hear();
+            section.check_waiting();
             // Requests that arrived earlier get room first.
             section.retry_without_room();
             if let Some(enter) = enter.take() {

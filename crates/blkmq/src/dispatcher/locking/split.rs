@@ -8,7 +8,7 @@
 //!
 //! The domains have their turns (`Queue::due_domains`). If a thread began with its own domain each time,
 //! a hardware queue that always has requests waiting would take each token that comes back. Another hardware queue that
-//! has nothing in flight would wait for ever.
+//! has nothing in flight would wait forever.
 
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::insert::Plug;

@@ -8,7 +8,7 @@
 //! comes.
 //!
 //! A thread that only polls, and has no pending event, kicks no thread. Otherwise threads that poll, while the
-//! scheduler holds its requests back, would keep one thread asking it for ever. And the scheduler may hold back because
+//! scheduler holds its requests back, would keep one thread asking it forever. And the scheduler may hold back because
 //! of requests that this very thread has dispatched and cannot issue meanwhile.
 
 use blkmq_sched::Time;

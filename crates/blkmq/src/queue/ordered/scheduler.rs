@@ -71,8 +71,7 @@ impl Domains {
         debug_assert!(NR_REQUESTS.check(nr_requests.into()).is_ok(), "nr_requests: {nr_requests} was checked");
         debug_assert!(q.hctxs.is_idle(), "nr_requests changes while nothing is in flight");
         let depth = u32::from(q.hctxs.depth());
-        // There are as many tags as there may be requests, because a thread that passes the scheduler by looks at
-        // nothing else.
+        // No more tags than requests, because a thread that bypasses the scheduler checks nothing else.
         let tags = depth.min(nr_requests);
         for (_, hctx) in q.hctxs.iter() {
             if hctx.tags.depth() != tags {
@@ -208,7 +207,7 @@ impl Domains {
         for domain in q.domains() {
             let mut hold = domain.control();
             hold.scheduler.as_mut().map_or(Err(KnobError::Unknown), |scheduler| scheduler.set_knob(name, value))?;
-            // Whether requests may pass by depends on the scheduler's limits.
+            // Whether requests may bypass depends on the scheduler's limits.
             if domain.is_whole() {
                 hold.reset_gate(q);
             }

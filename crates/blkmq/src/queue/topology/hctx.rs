@@ -1,4 +1,4 @@
-//! Hardware queues: the tags, the list of what is to be issued, and what waits in front of the scheduler.
+//! Hardware queues: the tags, the list of what is to be issued, and the dispatch list.
 
 use std::fmt::{self, Write};
 use std::sync::OnceLock;
@@ -46,7 +46,8 @@ pub(crate) struct HwCtx {
     pub(super) flush: Mutex<FlushQueue>,
 }
 
-/// What waits in front of the scheduler: flush steps, requests that the driver gave back, and requests that lack a tag.
+/// What waits between scheduler and driver: flush steps, requests that the driver gave back, and requests that lack a
+/// tag.
 #[derive(Debug)]
 struct DispatchList {
     list: Mutex<RqList>,
@@ -127,7 +128,7 @@ impl HwCtx {
 
     /// Puts a request at the end of the dispatch list.
     pub(crate) fn add_to_dispatch_list(&self, rq: Request<'_>) {
-        debug_assert!(rq.body().tag.is_none(), "what waits in front of the scheduler has no tag: {rq:?}");
+        debug_assert!(rq.body().tag.is_none(), "what is on the dispatch list has no tag: {rq:?}");
         let mut list = self.dispatch.list.lock();
         list.push_back(rq, Location::DispatchList);
         self.dispatch.len.store(list.len() as u32, Ordering::Relaxed);

@@ -151,7 +151,7 @@ fn a_flush_is_one_piece() {
     assert_eq!(pieces, [Piece { sector: 0, nr_sectors: 0, offset: 0, nr_segments: 0 }]);
 }
 
-/// A device that takes fewer segments than a block has gets the block all the same, rather than nothing for ever.
+/// A device that takes fewer segments than a block has gets the block all the same, rather than nothing forever.
 #[test]
 fn a_block_of_too_many_segments_goes_as_it_is() {
     let limits = Limits { capacity_sectors: 100, logical_block_size: 4096, max_segments: 2, ..Limits::default() };

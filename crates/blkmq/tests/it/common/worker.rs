@@ -238,7 +238,7 @@ impl Worker {
         }
     }
 
-    /// Sleeps until an operation is over. If a thread sleeps here for ever, a wake-up was lost.
+    /// Sleeps until an operation is over. If a thread sleeps here forever, a wake-up was lost.
     fn wait(&mut self) {
         self.progress.doing("wait");
         let has_some = self.submitter.wait(1, None).is_ready();
