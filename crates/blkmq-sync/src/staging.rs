@@ -5,16 +5,16 @@
 //! takes one exchange, and the thread does not wait. The combiner releases the word by one exchange too, which succeeds
 //! only if nothing was published. Otherwise it takes the published requests first.
 //!
-//! A combiner gives up instead ([`Staging::give_up`]) in two cases: it has used its budget, or the next combiner can
-//! dispatch the rest on the fast path. A combiner that gives up releases the word, and the published requests stay in
-//! it. It then defers, and the next combiner takes them. So published requests are handled by the present combiner or
-//! by a later one, and the publisher need not check.
+//! A combiner gives up instead ([`Staging::give_up`]) if it has used its budget, of published or of dispatched
+//! requests, or if the next combiner can dispatch the rest on the fast path. A combiner that gives up releases the
+//! word, and the published requests stay in it. It then defers, and the next combiner takes them. So published requests
+//! are handled by the present combiner or by a later one, and the publisher need not check.
 //!
 //! ```text
-//!  63       34  33      32   31                            0
-//! +-----------+--------+------+------------------------------+
-//! |     0     | KICKED | HELD | the slot left last, or none  |
-//! +-----------+--------+------+------------------------------+
+//!  63       34  33      32   31                             0
+//! +-----------+--------+------+-------------------------------+
+//! |     0     | KICKED | HELD | newest published slot, if any |
+//! +-----------+--------+------+-------------------------------+
 //! ```
 
 use crate::platform::atomic::{AtomicU32, AtomicU64, Ordering};

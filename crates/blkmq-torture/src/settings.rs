@@ -59,8 +59,8 @@ pub(crate) fn wants_reports(scheduler: &str) -> bool {
     Description::named(scheduler).is_some_and(|known| known.feedback() == FeedbackKind::Events)
 }
 
-/// Whether under this locking a thread that finds another thread inserting leaves its plug to that thread. Then these
-/// hold too:
+/// Whether under this locking a thread that finds another thread inserting publishes its plug for that thread. Then
+/// these hold too:
 ///
 /// - Requests count as staged (`QueueCounters::staged`).
 /// - Other threads see at once that a request has come into the scheduler: the word that the inserting thread holds is
@@ -75,17 +75,17 @@ pub(crate) const fn takes_all(locking: Locking) -> bool {
     }
 }
 
-/// Whether one hold chooses many requests. Then one hardware queue gets them in exactly the scheduler's order, for they
-/// are appended to its issue list under that hold.
-pub(crate) const fn chooses_in_batches(locking: Locking) -> bool {
+/// Whether one hold dispatches many requests. Then one hardware queue gets them in exactly the scheduler's order, for
+/// they are appended to its issue list under that hold.
+pub(crate) const fn dispatches_in_batches(locking: Locking) -> bool {
     match locking {
         Locking::Single | Locking::Staged(_) => false,
         Locking::Batch | Locking::Combining => true,
     }
 }
 
-/// Whether a queue takes this scheduler under this locking. Under `staged` one thread orders what all others have left,
-/// and there is no such thread for each hardware queue.
+/// Whether a queue takes this scheduler under this locking. Under `staged` one thread inserts what all others have
+/// published, and there is no such thread for each hardware queue.
 pub(crate) fn go_together(scheduler: &str, locking: Locking) -> bool {
     !(orders_one_hctx(scheduler) && matches!(locking, Locking::Staged(_)))
 }

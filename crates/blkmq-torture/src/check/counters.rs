@@ -9,7 +9,7 @@ use blkmq_sched::{Op, RqId};
 use blkmq_virtual::{DiskStats, QueueCounters, Status};
 
 use super::super::event::{Action, Asked, Control, Counts, Event, Phase, Stamp};
-use super::super::settings::{chooses_in_batches, takes_all};
+use super::super::settings::{dispatches_in_batches, takes_all};
 use super::table::grown;
 use super::tracker::{Operation, Tracker};
 use super::{Checker, Facts, Verdict, Violation};
@@ -157,7 +157,7 @@ impl Counters {
     }
 
     fn chosen(&mut self, cpu: u16, rq: RqId, tracker: &Tracker) {
-        if !chooses_in_batches(tracker.locking) {
+        if !dispatches_in_batches(tracker.locking) {
             self.seen.chosen += 1;
             self.choosers.clear();
             return;

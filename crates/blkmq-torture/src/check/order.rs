@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use blkmq_sched::{InsertAt, RqId};
 
 use super::super::event::{Action, Event, Stamp};
-use super::super::settings::chooses_in_batches;
+use super::super::settings::dispatches_in_batches;
 use super::table::{Table, grown};
 use super::tracker::Tracker;
 use super::{Checker, Facts, Verdict, Violation};
@@ -286,7 +286,7 @@ impl Order {
 
 /// Whether requests reach the device in exactly the order in which they were chosen, whichever CPU chose them.
 fn is_exact(tracker: &Tracker) -> bool {
-    tracker.topology.nr_queues() == 1 && chooses_in_batches(tracker.locking)
+    tracker.topology.nr_queues() == 1 && dispatches_in_batches(tracker.locking)
 }
 
 impl Checker for Order {

@@ -16,8 +16,8 @@ pub enum Locking {
     /// One lock, for which threads wait. One hold dispatches as many requests as there are tags: Yu Kuai's series of
     /// 2025.
     Batch,
-    /// One thread at a time inserts and merges for all and dispatches a batch. The other threads leave their requests
-    /// with it and go on.
+    /// One thread at a time inserts and merges for all and dispatches a batch. The other threads publish their
+    /// requests for it and return.
     #[default]
     Combining,
 }
@@ -25,9 +25,9 @@ pub enum Locking {
 /// The measures of the locking [`Staged`](Locking::Staged); at least one is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Measures {
-    /// A thread that finds another thread choosing does not choose.
+    /// A thread that finds another thread dispatching does not dispatch.
     pub dispatch: bool,
-    /// A thread that finds another thread inserting leaves its requests for that thread, in a bucket of its own.
+    /// A thread that finds another thread inserting publishes its requests for that thread, in a bucket of its own.
     pub buckets: bool,
     /// A thread that finds the lock taken inserts without looking for merges.
     pub merges: bool,
