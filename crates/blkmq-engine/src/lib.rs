@@ -43,6 +43,7 @@
 //! assert_eq!(session.pieces(id).flatten().count(), 512);
 //! session.forget(id);
 //! session.leave();
+//! drop((submitter, session)); // in this order
 //! engine.clients.leave(entry.number);
 //! # Ok(())
 //! # }

@@ -60,6 +60,8 @@ pub struct Session<F> {
     queue: RequestQueue,
     /// No request ends behind this byte.
     end: u64,
+    /// Whether the client may change nothing.
+    is_read_only: bool,
     plan: Plan,
     /// Whether the device can make zeroes that are not sent to it.
     can_zero: bool,
@@ -79,8 +81,10 @@ pub struct Session<F> {
     finished: VecDeque<TaskId>,
     /// The client is gone. Operations that only this client would have used are not begun.
     is_abandoned: bool,
-    /// The time, as of the last look at the clock.
+    /// The time when the clock was last read.
     now: Time,
+    /// The thread may have slept since then, so the next request reads the clock.
+    is_time_stale: bool,
     /// What this session's thread counts.
     counters: Arc<ThreadCounters>,
     failures: Failures,
@@ -88,7 +92,11 @@ pub struct Session<F> {
 
 impl<F: Copy + Default> Session<F> {
     /// Creates a session for a client that has chosen the engine's export of this index, with a submitter of this many
-    /// slots. The submitter notifies the bell of `entry`.
+    /// slots. The submitter notifies the bell of `entry`. A client that may only read gets [`Cause::NotPermitted`] for
+    /// every change, whatever its front-end has checked.
+    ///
+    /// Drop the submitter before the session: a session that is dropped releases the range locks of its blocks, and
+    /// operations outstanding may still change these.
     #[must_use]
     pub fn new(engine: &Arc<Engine>, export: usize, entry: Arc<Entry>, nr_slots: usize) -> Self {
         Self::of_thread(engine, export, (&entry, 0), engine.bounds, nr_slots)
@@ -107,7 +115,9 @@ impl<F: Copy + Default> Session<F> {
         bounds: Bounds,
         nr_slots: usize,
     ) -> Self {
-        let (queue, counters) = (engine.exports[export].queue.clone(), Arc::clone(entry.counters(thread)));
+        let (chosen, counters) = (&engine.exports[export], Arc::clone(entry.counters(thread)));
+        let writes = entry.is_own || chosen.is_open(entry) == Some(true);
+        let (queue, is_read_only) = (chosen.queue.clone(), chosen.terms(writes).is_read_only);
         let limits = queue.limits();
         let account = Account::new(Arc::clone(&engine.budget), Arc::clone(&counters));
         let pool = Pool::new(queue.driver().keeps_data(), account);
@@ -120,6 +130,7 @@ impl<F: Copy + Default> Session<F> {
         Self {
             // The queue takes a request of the whole last sector, and drops what the device has no bytes for.
             end: if limits.missing_bytes > 0 { limits.size_bytes() } else { MAX_END },
+            is_read_only,
             plan,
             can_zero: limits.max_write_zeroes_sectors > 0,
             most_bytes: bounds.bytes,
@@ -134,6 +145,7 @@ impl<F: Copy + Default> Session<F> {
             finished: VecDeque::new(),
             is_abandoned: false,
             now: Time(0),
+            is_time_stale: true,
             failures: Failures::new(Arc::clone(engine), entry.number, export),
             counters,
         }
@@ -145,9 +157,18 @@ impl<F: Copy + Default> Session<F> {
         &self.queue
     }
 
-    /// Tells the session the time, from which requests that are taken now are measured.
+    /// Sets the time from which requests taken now are measured, for a front-end that has just read the clock. Without
+    /// it the session reads the clock with the first request after a [`drive`](Self::drive) that found nothing to do.
     pub fn set_now(&mut self, now: Time) {
-        self.now = now;
+        (self.now, self.is_time_stale) = (now, false);
+    }
+
+    /// Returns the time of the present batch of requests.
+    fn now(&mut self) -> Time {
+        if self.is_time_stale {
+            self.set_now(self.queue.clock().now());
+        }
+        self.now
     }
 
     /// Returns true if there is no task.
@@ -228,7 +249,7 @@ impl<F: Copy + Default> Session<F> {
     /// The buffers of a request, rounded up and with the blocks at its ends, may exceed the bounds although its length
     /// does not. Such a request is taken when the connection works on nothing else.
     pub fn take(&mut self, request: &Request<F>) -> Option<TaskId> {
-        if let Some(failure) = self.beyond(request) {
+        if let Some(failure) = self.fault(request) {
             return self.refuse(request.own, failure, matches!(request.ask, Ask::Write { .. }) && request.length > 0);
         }
         if self.is_abandoned && request.ask.only_tells() {
@@ -250,8 +271,11 @@ impl<F: Copy + Default> Session<F> {
         Some(id)
     }
 
-    /// Returns the failure of a request that ends beyond the device.
-    fn beyond(&self, request: &Request<F>) -> Option<Failure> {
+    /// Returns the failure of a request that the client may not make, or that ends beyond the device.
+    fn fault(&self, request: &Request<F>) -> Option<Failure> {
+        if self.is_read_only && request.ask.changes() {
+            return Some(Failure::new(Cause::NotPermitted, "the export is read-only"));
+        }
         let fits = request.offset.checked_add(request.length).is_some_and(|end| end <= self.end);
         (!fits).then(|| Failure::new(Cause::Invalid, "the device ends before the request does"))
     }
@@ -290,6 +314,7 @@ impl<F: Copy + Default> Session<F> {
         [charge, promised]: [usize; 2],
     ) -> Option<TaskId> {
         let id = self.tasks.take()?;
+        let now = self.now();
         self.bytes += charge;
         self.counters.count_request();
         match self.own.get_mut(usize::from(id)) {
@@ -303,7 +328,7 @@ impl<F: Copy + Default> Session<F> {
         (task.priority, task.hints) = (priority, hints);
         (task.next, task.end, task.skip, task.surplus) = (next, end, 0, 0);
         (task.outstanding, task.is_receiving, task.is_external) = (0, false, false);
-        (task.charge, task.promised, task.taken) = (charge, promised, Some(self.now));
+        (task.charge, task.promised, task.taken) = (charge, promised, Some(now));
         task.by_writing = !self.can_zero && !matches!(ask, Ask::WriteZeroes { fast: true, .. });
         Some(id)
     }
@@ -356,13 +381,17 @@ impl<F: Copy + Default> Session<F> {
     /// Drives the queue, and settles the operations that are over. Returns whether there were any, or the submitter has
     /// taken any.
     pub fn drive(&mut self, submitter: &mut Submitter) -> bool {
+        // A thread with nothing to do sleeps next.
+        self.is_time_stale = true;
         if submitter.nr_outstanding() == 0 {
             return false;
         }
         submitter.poll();
         self.now = submitter.queue().clock().now();
         let has_any = submitter.reap_all(|done| self.settle(done.bio, done.status)) > 0;
-        has_any | self.submit(submitter)
+        let is_busy = has_any | self.submit(submitter);
+        self.is_time_stale = !is_busy;
+        is_busy
     }
 
     /// Called when an operation that this session has submitted is over.

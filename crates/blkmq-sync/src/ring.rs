@@ -168,7 +168,7 @@ impl PendingEvents {
     /// COST: a read-modify-write of a shared line, for all records that are written together. A check whether the bit
     /// is set would not do: a thread that takes may just have cleared it, and have read the ring before.
     #[inline]
-    pub fn tell(&self, ring: u16) {
+    pub fn add(&self, ring: u16) {
         // Release: the thread that takes the bit finds the record; pairs with the Acquire of `take`.
         self.0.fetch_or(1 << (ring % 64), order("reports.add", Ordering::Release));
     }
@@ -243,7 +243,7 @@ mod tests {
     fn pending_events_are_taken_once() {
         let pending = PendingEvents::default();
         assert_eq!(pending.take(), 0);
-        [3, 67, 64].into_iter().for_each(|ring| pending.tell(ring));
+        [3, 67, 64].into_iter().for_each(|ring| pending.add(ring));
         assert_eq!((pending.take(), pending.take()), (0b1001, 0));
     }
 }

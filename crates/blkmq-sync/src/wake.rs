@@ -35,7 +35,7 @@ pub struct Wake {
     parker: Parker,
     /// A thread that waits for the device's descriptors waits for this one too, and is woken by it.
     #[cfg(all(feature = "eventfd", not(loom)))]
-    bell: OnceLock<EventFd>,
+    eventfd: OnceLock<EventFd>,
     has_notify: AtomicBool,
     notify: Mutex<Option<Arc<dyn Notify>>>,
 }
@@ -53,7 +53,7 @@ impl Default for Wake {
             sleeping: Line::new("submitter.sleeping", AtomicBool::new(false)),
             parker: Parker::new(),
             #[cfg(all(feature = "eventfd", not(loom)))]
-            bell: OnceLock::new(),
+            eventfd: OnceLock::new(),
             has_notify: AtomicBool::new(false),
             notify: Mutex::new(None),
         }
@@ -65,8 +65,8 @@ impl Wake {
     /// woken for the first time.
     #[cfg(all(feature = "eventfd", not(loom)))]
     pub fn equip(&self) -> io::Result<()> {
-        if self.bell.get().is_none() {
-            let _ = self.bell.set(EventFd::new()?);
+        if self.eventfd.get().is_none() {
+            let _ = self.eventfd.set(EventFd::new()?);
         }
         Ok(())
     }
@@ -75,7 +75,7 @@ impl Wake {
     #[cfg(not(loom))]
     pub fn is_equipped(&self) -> bool {
         #[cfg(feature = "eventfd")]
-        return self.bell.get().is_some();
+        return self.eventfd.get().is_some();
         #[cfg(not(feature = "eventfd"))]
         false
     }
@@ -106,7 +106,7 @@ impl Wake {
         // for completions, and with that of `Sleepers::any` for deferrals.
         fence_at("wake.notify_fence");
         if has_pending_event() {
-            self.tell(|notify| notify.notify());
+            self.call_notify(|notify| notify.notify());
         }
     }
 
@@ -125,7 +125,7 @@ impl Wake {
     pub fn rouse(&self) -> bool {
         let roused = self.rouse_sleeper();
         if self.has_notify() {
-            self.tell(|notify| notify.notify());
+            self.call_notify(|notify| notify.notify());
         }
         roused
     }
@@ -142,7 +142,7 @@ impl Wake {
         // ORDERING: as in `wake`; pairs with the fences in `sleep` and `poll_pending_event`.
         fence_at("wake.wake_fence");
         let roused = self.rouse_sleeper();
-        self.tell(|notify| notify.completed(slots));
+        self.call_notify(|notify| notify.completed(slots));
         roused
     }
 
@@ -160,18 +160,18 @@ impl Wake {
 
     /// Calls the notification, outside the lock. A panic there is contained: the calling thread works for other threads
     /// too, and holds their requests.
-    fn tell(&self, tell: impl FnOnce(&dyn Notify)) {
+    fn call_notify(&self, call: impl FnOnce(&dyn Notify)) {
         let notify = self.notify.lock().clone();
         if let Some(notify) = notify {
-            contain(|| tell(&*notify));
+            contain(|| call(&*notify));
         }
     }
 
     #[cold]
     fn end_sleep(&self) {
         #[cfg(all(feature = "eventfd", not(loom)))]
-        if let Some(bell) = self.bell.get() {
-            return bell.notify();
+        if let Some(eventfd) = self.eventfd.get() {
+            return eventfd.notify();
         }
         self.parker.unpark();
     }
@@ -195,8 +195,8 @@ impl Wake {
 
     fn nap(&self, sleeper: impl Sleeper, timeout: Option<Duration>) {
         #[cfg(all(feature = "eventfd", not(loom)))]
-        if let Some(bell) = self.bell.get() {
-            return sleeper.sleep(bell, timeout);
+        if let Some(eventfd) = self.eventfd.get() {
+            return sleeper.sleep(eventfd, timeout);
         }
         let _ = sleeper;
         self.parker.park_until(timeout);
@@ -228,16 +228,16 @@ pub fn wake_each<'w>(wakes: impl Iterator<Item = &'w Wake>) -> usize {
 
 /// Where a thread sleeps that is [equipped](Wake::equip) for a device's descriptors.
 pub trait Sleeper {
-    /// Sleeps until `bell` is readable, or the device has something, or `timeout` has passed. May return early.
+    /// Sleeps until `eventfd` is readable, or the device has something, or `timeout` has passed. May return early.
     #[cfg(all(feature = "eventfd", not(loom)))]
-    fn sleep(self, bell: &EventFd, timeout: Option<Duration>);
+    fn sleep(self, eventfd: &EventFd, timeout: Option<Duration>);
 }
 
-/// Nothing but the bell.
+/// Nothing but the eventfd.
 impl Sleeper for () {
     #[cfg(all(feature = "eventfd", not(loom)))]
-    fn sleep(self, bell: &EventFd, timeout: Option<Duration>) {
-        bell.wait_beside(&[], timeout);
+    fn sleep(self, eventfd: &EventFd, timeout: Option<Duration>) {
+        eventfd.wait_beside(&[], timeout);
     }
 }
 

@@ -50,7 +50,7 @@ struct Meetings {
 
 /// What a client is like.
 #[derive(Debug, Clone)]
-pub(crate) struct Habits {
+pub(crate) struct Workload {
     kind: Kind,
     /// The priority of the operations that have none of their own.
     priority: IoPriority,
@@ -69,7 +69,7 @@ pub(crate) struct Habits {
     random: Random,
 }
 
-impl Habits {
+impl Workload {
     /// Draws about this many clients, sometimes fewer or more, of a device of this capacity. Some clients share a
     /// tenant and are one client to the queue. `period_ns`: how often the clients come together.
     pub(crate) fn draw_all(random: &mut Random, nr_clients: u16, capacity: u64, period_ns: Option<u64>) -> Vec<Self> {
@@ -116,7 +116,7 @@ impl Habits {
     }
 }
 
-impl Habits {
+impl Workload {
     /// Draws clients of a few tenants that always have more outstanding than the device takes.
     pub(crate) fn flood_all(random: &mut Random, nr_clients: u16, capacity: u64) -> Vec<Self> {
         let nr_tenants = random.within(2, 4);
@@ -168,7 +168,7 @@ impl Habits {
 pub(crate) struct Client {
     world: Arc<World>,
     number: u16,
-    habits: Habits,
+    workload: Workload,
     /// The outstanding operations of this client, by number, with the sectors that are taken for each.
     outstanding: BTreeMap<u64, Option<Claim>>,
     spare: Spare,
@@ -181,12 +181,12 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(world: Arc<World>, number: u16, habits: Habits) -> Self {
+    pub(crate) fn new(world: Arc<World>, number: u16, workload: Workload) -> Self {
         Self {
             spare: Spare::new(world.witness.clone()),
             world,
             number,
-            habits,
+            workload,
             outstanding: BTreeMap::new(),
             stamps: Vec::new(),
             pieces: Vec::new(),
@@ -199,7 +199,7 @@ impl Client {
     pub(crate) fn run(mut self) {
         while self.world.share(|share| share.wants_more()) {
             let submitter = self.join();
-            match self.habits.kind.clone() {
+            match self.workload.kind.clone() {
                 Kind::Direct(rhythm) => direct::work(&mut self, submitter, rhythm),
                 Kind::Notified => notified::work(&mut self, submitter),
                 Kind::Futures(tasks) => futures::work(&mut self, submitter, tasks),
@@ -208,7 +208,7 @@ impl Client {
     }
 
     fn join(&mut self) -> Submitter {
-        let Habits { tenant, priority, .. } = self.habits;
+        let Workload { tenant, priority, .. } = self.workload;
         let submitter = loop {
             let (weight, group) = self.world.share(|share| share.tenancy.begin_to_join(tenant));
             let joined = self.world.q.submitter(&Tenant { name: tenant_name(tenant), weight, priority, group });
@@ -227,16 +227,16 @@ impl Client {
 
     /// Whether the client continues after this round.
     fn stays(&mut self) -> bool {
-        let random = &mut self.habits.random;
-        self.habits.stay.is_none_or(|stay| !random.one_in(stay)) && self.world.share(|share| share.wants_more())
+        let random = &mut self.workload.random;
+        self.workload.stay.is_none_or(|stay| !random.one_in(stay)) && self.world.share(|share| share.wants_more())
     }
 
     /// Leaves with operations outstanding, or drains them first.
     fn leave(&mut self, mut submitter: Submitter) {
-        if !self.world.share(|share| share.wants_more()) || self.habits.random.one_in(2) {
+        if !self.world.share(|share| share.wants_more()) || self.workload.random.one_in(2) {
             self.drain(&mut submitter);
         }
-        let hands_back = self.habits.random.one_in(2);
+        let hands_back = self.workload.random.one_in(2);
         self.leaves();
         if hands_back {
             for bio in submitter.leave() {
@@ -270,8 +270,8 @@ impl Client {
     /// Ends the stay at a meeting, with a chance of one in `rounds`: waits until all operations are over, and comes
     /// again at the next meeting.
     fn meets_again(&mut self, submitter: &mut Submitter) {
-        let Some(Meetings { rounds, .. }) = self.habits.meetings else { return };
-        if self.habits.random.one_in(rounds) {
+        let Some(Meetings { rounds, .. }) = self.workload.meetings else { return };
+        if self.workload.random.one_in(rounds) {
             self.drain(submitter);
             self.wait_for_meeting();
         }
@@ -286,23 +286,23 @@ impl Client {
 
     /// Sleeps until all clients come together, or a little longer. The client has nothing outstanding.
     fn wait_for_meeting(&mut self) {
-        let Some(Meetings { period_ns, .. }) = self.habits.meetings else { return };
+        let Some(Meetings { period_ns, .. }) = self.workload.meetings else { return };
         let now = self.world.q.clock().now().0;
-        let late = magnitude(&mut self.habits.random, 20_000);
+        let late = magnitude(&mut self.workload.random, 20_000);
         thread::sleep(Duration::from_nanos(period_ns - now % period_ns + late));
     }
 
     /// The next operation, which the witness is told of. `None` if no sectors were free, or if enough operations were
     /// taken.
     fn next(&mut self) -> Option<(Bio, bool)> {
-        let Self { world, habits, spare, .. } = self;
+        let Self { world, workload, spare, .. } = self;
         let Wish { mut bio, fault, claim } = world.share(|share| {
-            let wish = share.wants_more().then(|| habits.mix.next(&mut habits.random, &world.limits, share))??;
+            let wish = share.wants_more().then(|| workload.mix.next(&mut workload.random, &world.limits, share))??;
             share.take_one();
             Some(wish)
         })?;
         bio.user_data = world.share(Share::number);
-        bio.buffers = habits.mix.buffers(&mut habits.random, &bio, fault, spare);
+        bio.buffers = workload.mix.buffers(&mut workload.random, &bio, fault, spare);
         self.outstanding.insert(bio.user_data, claim);
         let asked = self.asked(&bio);
         self.measure(&bio);
@@ -319,7 +319,7 @@ impl Client {
 
     fn asked(&self, bio: &Bio) -> Asked {
         let &Bio { op, sector, nr_sectors, flags, priority, .. } = bio;
-        let Habits { priority: default, tenant, .. } = self.habits;
+        let Workload { priority: default, tenant, .. } = self.workload;
         let group = self.world.share(|share| share.tenancy.tenants[usize::from(tenant)].group.0);
         Asked { op, sector, nr_sectors, flags, priority: priority.unwrap_or(default), group }
     }
@@ -397,14 +397,14 @@ impl Client {
         self.world.witness.tell(Event::Outstanding { submitter: self.number, nr_outstanding });
     }
 
-    /// Pauses a client that comes or looks in vain again and again, as it does while the queue is closed or the device
-    /// hangs. Each pause is twice as long as the last, up to about 2 ms.
-    fn rest(times_in_vain: u32) {
-        thread::sleep(Duration::from_nanos((500 << times_in_vain.min(12)) - 500));
+    /// Pauses a client that comes or polls for nothing again and again, as it does while the queue is closed or the
+    /// device hangs. Each pause is twice as long as the last, up to about 2 ms.
+    fn rest(empty_polls: u32) {
+        thread::sleep(Duration::from_nanos((500 << empty_polls.min(12)) - 500));
     }
 
     fn pause(&mut self) {
-        let ns = self.habits.random.below(self.habits.pause_ns + 1);
+        let ns = self.workload.random.below(self.workload.pause_ns + 1);
         thread::sleep(Duration::from_nanos(ns));
     }
 }

@@ -38,7 +38,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "lost-kick",
         what: "a thread that polls does not look whether a request waits for the tags that it has put back",
-        site: "runner.kick",
+        site: "dispatcher.kick",
         found_by: &["livelock: ", "stall: ", "wake: "],
     },
     Mutant {

@@ -8,7 +8,7 @@ use blkmq_vcpu::Random;
 use blkmq_vcpu::schedule::{Priorities, Schedule, Targeted, Uniform};
 use blkmq_virtual::{Accounting, Locking, scheduler_names};
 
-use super::client::Habits;
+use super::client::Workload;
 use super::control::{Alterable, Whims};
 use super::device::DeviceConfig;
 use super::pace::{Pace, magnitude, shallow, wbt_lat_usec};
@@ -93,7 +93,7 @@ pub(crate) struct Plan {
     pub(crate) accounting: Accounting,
     pub(crate) device: DeviceConfig,
     pub(crate) device_random: Random,
-    pub(crate) clients: Vec<Habits>,
+    pub(crate) clients: Vec<Workload>,
     pub(crate) tenancy: Beginning,
     pub(crate) whims: Whims,
     /// The changes made by a second operator, which stops the queue now and then.
@@ -208,14 +208,14 @@ impl Plan {
         let device = if is_crowd { device.deep(limiters) } else { device };
         let capacity = device.limits.capacity_sectors;
         let clients = match demand {
-            Demand::Any if is_crowd => Habits::flood_all(&mut random.fork(), settings.cpus, capacity),
-            Demand::Any => Habits::draw_all(&mut random.fork(), settings.cpus, capacity, period_ns),
-            Demand::Flood => Habits::flood_all(&mut random.fork(), settings.cpus, capacity),
-            Demand::Joint => Habits::join_all(&mut random.fork(), settings.cpus, capacity),
+            Demand::Any if is_crowd => Workload::flood_all(&mut random.fork(), settings.cpus, capacity),
+            Demand::Any => Workload::draw_all(&mut random.fork(), settings.cpus, capacity, period_ns),
+            Demand::Flood => Workload::flood_all(&mut random.fork(), settings.cpus, capacity),
+            Demand::Joint => Workload::join_all(&mut random.fork(), settings.cpus, capacity),
         };
         // In most worlds of one client, that client alone drives the queue. The order is exact in these worlds.
         let nr_owners = clients.len() as u16;
-        let nr_tenants = clients.iter().map(Habits::tenant).max().map_or(0, |last| usize::from(last) + 1);
+        let nr_tenants = clients.iter().map(Workload::tenant).max().map_or(0, |last| usize::from(last) + 1);
         let device = if is_owned { device.owned_by(nr_owners) } else { device };
         let is_alone = clients.len() == 1 && !random.one_in(4);
         // One of them twice: the one in which threads leave the most to each other.

@@ -152,8 +152,8 @@ fn go(plan: Plan, device: Arc<Device>, witness: Witness, share: Arc<Mutex<Share>
         .collect();
     let clients: Vec<_> = (0..)
         .zip(plan.clients)
-        .map(|(number, habits)| {
-            let client = Worker::new(Arc::clone(&world), number, habits);
+        .map(|(number, workload)| {
+            let client = Worker::new(Arc::clone(&world), number, workload);
             thread::spawn_named(format!("client {number}"), move || client.run())
         })
         .collect();

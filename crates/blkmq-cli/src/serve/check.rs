@@ -13,17 +13,36 @@ use crate::control::name::shown;
 /// devices and addresses is no obstacle. Returns what such a server would warn of at its start, by what is known
 /// without opening a device.
 pub(super) fn check(plan: &Plan) -> Result<Vec<String>, TextError> {
-    for given in &plan.nbd {
+    // Without `..`, so that a field that comes in is not forgotten here. `machine`, `ublk` and `placed` read theirs
+    // from the plan; what is left out was checked when it was parsed.
+    let Plan {
+        nbd,
+        ublk: _,
+        vhost_user: _,
+        tls,
+        exports,
+        placements: _,
+        metrics,
+        memory,
+        drain_timeout,
+        stall_timeout,
+        control: _,
+        run: _,
+        identity: _,
+        sandbox: _,
+        max_connections: _,
+    } = plan;
+    for given in nbd {
         nbd::address(given, 0o600)?;
     }
     machine::check(plan)?;
     ublk::wishes(plan)?;
-    plan.metrics.as_ref().map(metrics::address).transpose()?;
-    plan.tls.as_ref().map(nbd::tls).transpose()?;
-    limits::drain_timeout(plan.drain_timeout.as_ref())?;
-    limits::stall_timeout(plan.stall_timeout.as_ref())?;
-    plan.memory.as_ref().map(limits::memory).transpose()?;
-    let queues = queue::check_all(&plan.exports)?;
+    metrics.as_ref().map(metrics::address).transpose()?;
+    tls.as_ref().map(nbd::tls).transpose()?;
+    limits::drain_timeout(drain_timeout.as_ref())?;
+    limits::stall_timeout(stall_timeout.as_ref())?;
+    memory.as_ref().map(limits::memory).transpose()?;
+    let queues = queue::check_all(exports)?;
     let placements = placed::placements(plan, &queues)?;
     Ok(warnings(plan, &queues, &placements))
 }

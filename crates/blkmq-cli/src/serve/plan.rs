@@ -72,7 +72,25 @@ impl Plan {
 
     /// Whether clients come through block devices of this machine alone, beside the socket that every server has.
     pub(super) fn is_for_block_devices(&self) -> bool {
-        !self.ublk.is_empty() && self.nbd.is_empty() && self.vhost_user.is_empty() && self.run.is_none()
+        // Without `..`, so that a front-end that comes in is not forgotten here.
+        let Self {
+            ublk,
+            nbd,
+            vhost_user,
+            run,
+            tls: _,
+            exports: _,
+            placements: _,
+            control: _,
+            metrics: _,
+            identity: _,
+            sandbox: _,
+            max_connections: _,
+            memory: _,
+            drain_timeout: _,
+            stall_timeout: _,
+        } = self;
+        !ublk.is_empty() && nbd.is_empty() && vhost_user.is_empty() && run.is_none()
     }
 
     fn merge(options: &Serve, file: File) -> Result<Self, TextError> {

@@ -364,6 +364,17 @@ fn every_locking_and_scheduler_has_its_place() {
     }
 }
 
+/// Red if a front-end was added that a page does not name which lists them.
+#[test]
+fn every_front_end_is_on_the_pages_that_list_them() {
+    for page in ["README.md", "ARCHITECTURE.md", "docs/control.md", "docs/deploy.md", "docs/serve.md"] {
+        let text = read(page).to_lowercase();
+        for front_end in blkmq_export::FrontEnd::ALL.map(blkmq_export::FrontEnd::word) {
+            assert!(text.contains(front_end), "{page} does not name the front-end '{front_end}'");
+        }
+    }
+}
+
 /// Red if a scheduler of blkmq-sched has no entry in its registry.
 #[test]
 fn every_scheduler_is_registered() {

@@ -25,7 +25,7 @@ impl<F: Copy + Default> Session<F> {
         let is_whole = self.rmw.skip(request.offset | request.length) == 0;
         let moves_data = matches!(request.ask, Ask::Read | Ask::Write { .. });
         let len = if let Buffers::One(buffer) = &*buffers { buffer.len() } else { buffers.len() };
-        let failure = if let Some(failure) = self.beyond(request) {
+        let failure = if let Some(failure) = self.fault(request) {
             Some(failure)
         } else if !is_whole || !moves_data || len as u64 != request.length {
             Some(Failure::new(Cause::Invalid, "the buffers do not hold whole blocks, as many as the request has"))
@@ -136,18 +136,27 @@ mod tests {
 
     use super::*;
     use crate::ask::Hints;
-    use crate::clients::FrontEnd;
+    use crate::clients::{FrontEnd, Source};
     use crate::engine::{Bounds, Engine};
     use crate::export::tests::export;
+    use crate::export::{Allow, Export, Identity, Permit};
     use crate::log::{Journal, Level};
     use crate::memory::budget::least;
 
     /// Returns a session for one request at a time, beside an engine that allows more.
     fn session(device: &str, nr_slots: usize) -> Session<u16> {
+        session_of(export(device), true, nr_slots)
+    }
+
+    /// `is_own`: the client is one that the operator has named, or else one with the user 7.
+    fn session_of(export: Export, is_own: bool, nr_slots: usize) -> Session<u16> {
         let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ()), "log").unwrap();
         let bell = Arc::new(EventFd::new().unwrap());
-        let exports = vec![export(device)];
-        let engine = Arc::new(Engine::new(exports, Bounds::default(), least(1), 1, Arc::clone(&bell), journal));
+        let engine = Arc::new(Engine::new(vec![export], Bounds::default(), least(1), 1, Arc::clone(&bell), journal));
+        if !is_own {
+            let entry = engine.clients.join(FrontEnd::Nbd, "a test".into(), Source::User(7), bell).unwrap();
+            return Session::of_thread(&engine, 0, (&entry, 0), engine.bounds, nr_slots);
+        }
         let entry = engine.clients.enter(FrontEnd::Ublk, "a test".into(), vec![Arc::clone(&bell), bell]);
         let bounds = Bounds { requests: 1, ..engine.bounds };
         Session::of_thread(&engine, 0, (&entry, 1), bounds, nr_slots)
@@ -186,6 +195,62 @@ mod tests {
         let (finished, failure) = session.next_finished().unwrap();
         assert_eq!((finished, failure.map(|failure| failure.cause)), (id, Some(Cause::Invalid)));
         assert_eq!(session.reclaim(id).len(), 8192);
+    }
+
+    /// Red if a session lets a client change an export that it may only read, with a front-end that does not check.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no descriptors")]
+    fn a_client_that_may_only_read_changes_nothing() {
+        let changes = [
+            Ask::Write { fua: false },
+            Ask::Discard { fua: false },
+            Ask::WriteZeroes { fua: false, no_hole: false, fast: false },
+        ];
+        let permit = Permit { who: Identity::User(7), writes: false, priority: None };
+        let for_reading = Export { allow: Some(Allow::Listed(vec![permit])), ..export("null,size=1M") };
+        let mut of_reader = session_of(for_reading, false, 8);
+        let mut of_owner = session_of(Export { read_only: true, ..export("null,size=1M") }, true, 8);
+        let cause_of = |session: &mut Session<u16>, id: TaskId| {
+            if matches!(session.ask(id), Ask::Tell { .. }) && session.tasks.get(id).is_receiving {
+                session.end_payload(id);
+            }
+            let (finished, failure) = session.next_finished().expect("it was refused");
+            assert_eq!(finished, id);
+            session.forget(id);
+            failure.map(|failure| failure.cause)
+        };
+        for session in [&mut of_reader, &mut of_owner] {
+            for ask in changes {
+                let id = session.take(&Request::new(ask, 0, 4096, 3)).expect("there is no other request");
+                assert_eq!(cause_of(session, id), Some(Cause::NotPermitted), "{ask:?}");
+            }
+            let mut buffers = Buffers::One(Buffer::zeroed(4096));
+            let id = session.take_external(&Request::new(changes[0], 0, 4096, 3), &mut buffers).expect("as above");
+            assert_eq!(cause_of(session, id), Some(Cause::NotPermitted));
+            assert!(session.waiting.is_empty(), "the queue gets nothing");
+            assert!(session.take(&Request::new(Ask::Read, 0, 4096, 3)).is_some() && session.waiting.len() == 1);
+        }
+    }
+
+    /// Red if a session without `set_now` measures a request from the start of the clock, or from before its thread
+    /// slept.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no descriptors")]
+    fn a_request_is_measured_from_when_it_is_taken() {
+        let mut session = session("ram,size=1M", 8);
+        for _ in 0..2 {
+            let before = session.queue.clock().now();
+            let id = session.take(&Request::new(Ask::Read, 0, 4096, 3)).expect("there is no other request");
+            let taken = session.tasks.get(id).taken.expect("it is measured");
+            assert!(taken >= before, "{taken:?} is before {before:?}");
+            let mut submitter = session.queue.submitter(&blkmq::Client::new("test")).expect("there is a place");
+            session.submit(&mut submitter);
+            while session.next_finished().is_none() {
+                session.drive(&mut submitter);
+            }
+            session.forget(id);
+            assert!(!session.drive(&mut submitter), "the thread sleeps next");
+        }
     }
 
     /// Red before zeroes that were to be made by the device, or not at all, were sent as data to a device that makes

@@ -85,9 +85,10 @@ impl<F: Copy + Default> Session<F> {
 
     /// Called when all data of a request has arrived, or is skipped.
     pub fn end_payload(&mut self, id: TaskId) {
+        let now = self.now();
         let task = self.tasks.get_mut(id);
         self.nr_receiving -= u16::from(std::mem::take(&mut task.is_receiving));
-        task.taken = task.taken.map(|_| self.now);
+        task.taken = task.taken.map(|_| now);
         self.go_on(id);
     }
 

@@ -3,9 +3,9 @@
 //! in the order in which they were given back. Such a request comes after all requests that were chosen before it was
 //! given back, and before all that are chosen later.
 //!
-//! Several threads may reverse the order of one another's choices, and take requests that another thread has parked.
-//! So the promise holds from a moment at which the queue had drained until a second thread comes. Submitters that do
-//! nothing do not count.
+//! Several threads may reverse the order of one another's choices, and take requests that another thread put on the
+//! dispatch list. So the promise holds from a moment at which the queue had drained until a second thread comes.
+//! Submitters that do nothing do not count.
 
 use blkmq_sched::RqId;
 

@@ -1,12 +1,12 @@
 //! The device gets what the scheduler chose, once, and in the order of the choices.
 //!
 //! A request comes into the scheduler once, is chosen once, and is offered only after that. A request that the device
-//! gives back waits on the dispatch list, or at the scheduler's head. A request that goes to the head is chosen
-//! next; of several, the latest first. If each hardware queue has a value of the scheduler, this holds for each value.
-//! With one hardware queue, the requests that a CPU chose reach the hardware queue in the order in which that CPU chose
-//! them. With several hardware queues, a request whose hardware queue lacks a tag is parked, and another CPU may take
-//! it (see `alone` for the case without another CPU). A request that the device refused comes first when the device is
-//! asked again.
+//! gives back waits on the dispatch list, or at the scheduler's head. A request that goes to the head is chosen next;
+//! of several, the latest first. If each hardware queue has a value of the scheduler, this holds for each value. With
+//! one hardware queue, the requests that a CPU chose reach the hardware queue in the order in which that CPU chose
+//! them. With several hardware queues, a request whose hardware queue has no tag goes to the dispatch list, and another
+//! CPU may take it (see `alone` for the case without another CPU). A request that the device refused comes first when
+//! the device is asked again.
 //!
 //! Under the lockings batch and combining, a holder sends what it chose on its way before it releases the scheduler. So
 //! under these lockings, with one hardware queue, the order is exact whichever CPU chose.

@@ -4,7 +4,7 @@
 //! ticket back, and says what the request was. A request that bypassed the scheduler is told of when it passes, and
 //! once more when it is over. No scheduler is told of requests that it does not know.
 //!
-//! A thread is told to choose after the reports were brought. So when a CPU chooses, the scheduler knows of each
+//! A thread is told to choose after the reports were delivered. So when a CPU chooses, the scheduler knows of each
 //! request that was offered to the device past it, and of each chosen request whose operation was reaped, before that
 //! CPU last did something else. When a client leaves, nothing of it is left to be told.
 

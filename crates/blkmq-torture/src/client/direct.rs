@@ -56,7 +56,7 @@ pub(super) fn work(client: &mut Client, mut submitter: Submitter, rhythm: Rhythm
             // Other threads may depend on the polling of this thread, so a client in any rhythm polls now and then.
             submitter.poll();
         }
-        if client.habits.random.one_in(16) {
+        if client.workload.random.one_in(16) {
             client.tell_outstanding(&submitter);
         }
         if !client.stays() {
@@ -65,7 +65,7 @@ pub(super) fn work(client: &mut Client, mut submitter: Submitter, rhythm: Rhythm
         client.meets_again(&mut submitter);
         if idle_rounds > 4 {
             Client::rest(idle_rounds);
-        } else if client.habits.random.below(100) < rhythm.pauses {
+        } else if client.workload.random.below(100) < rhythm.pauses {
             client.pause();
         }
     }
@@ -75,11 +75,11 @@ pub(super) fn work(client: &mut Client, mut submitter: Submitter, rhythm: Rhythm
 /// Submits some operations, one by one or together.
 pub(super) fn burst(client: &mut Client, submitter: &mut Submitter) {
     let is_full = submitter.nr_outstanding() == submitter.nr_slots();
-    if is_full && !client.habits.random.one_in(8) {
+    if is_full && !client.workload.random.one_in(8) {
         return;
     }
-    let nr_operations = client.habits.random.within(1, client.habits.burst);
-    if client.habits.random.below(100) < client.habits.batches {
+    let nr_operations = client.workload.random.within(1, client.workload.burst);
+    if client.workload.random.below(100) < client.workload.batches {
         // One operation more than there are slots is rejected just like ten more, and each attempt tries the whole
         // plug.
         let nr_free = submitter.nr_slots() - submitter.nr_outstanding();
@@ -123,7 +123,7 @@ fn batch(client: &mut Client, submitter: &mut Submitter, nr_operations: u64) {
 }
 
 fn pass_on(client: &mut Client, submitter: &mut Submitter, rhythm: &Rhythm) {
-    let random = &mut client.habits.random;
+    let random = &mut client.workload.random;
     let &Rhythm { flush, poll, wait, deadline, nothing, .. } = rhythm;
     let mut drawn = random.below(flush + poll + wait + deadline + nothing);
     let mut is = |weight: u64| {
@@ -149,10 +149,10 @@ fn pass_on(client: &mut Client, submitter: &mut Submitter, rhythm: &Rhythm) {
 
 /// Takes what is over. Returns how many operations that were.
 fn reap(client: &mut Client, submitter: &mut Submitter, rhythm: &Rhythm) -> u64 {
-    if client.habits.random.below(100) < rhythm.reaps_all {
+    if client.workload.random.below(100) < rhythm.reaps_all {
         return submitter.reap_all(|completion| client.over(completion)) as u64;
     }
-    let most = client.habits.random.within(1, 2 * client.habits.burst);
+    let most = client.workload.random.within(1, 2 * client.workload.burst);
     let reaped = std::iter::from_fn(|| submitter.reap()).take(most as usize);
     reaped.map(|completion| client.over(completion)).count() as u64
 }

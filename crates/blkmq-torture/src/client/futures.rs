@@ -32,13 +32,13 @@ pub(super) fn work(client: &mut Client, submitter: Submitter, nr_tasks: u64) {
     loop {
         let is_full = goes_on && !submit(client, &submitter, &mut awaited, nr_tasks);
         if goes_on {
-            goes_on = client.stays() && client.habits.meetings.is_none();
+            goes_on = client.stays() && client.workload.meetings.is_none();
         }
         let before = awaited.len();
-        if before > 0 && client.habits.random.one_in(200) {
+        if before > 0 && client.workload.random.one_in(200) {
             // No task awaits this operation any more. The operation goes on, and is over at the latest when its
             // submitter has left.
-            let given_up = client.habits.random.below(before as u64) as usize;
+            let given_up = client.workload.random.below(before as u64) as usize;
             let (bio, operation) = awaited.swap_remove(given_up);
             client.world.witness.tell(Event::Forgotten { submitter: client.number, bio });
             drop(operation);
@@ -53,7 +53,7 @@ pub(super) fn work(client: &mut Client, submitter: Submitter, nr_tasks: u64) {
         if awaited.is_empty() {
             // Operations that no task awaits may hold all slots, or the sectors that this client wants. Only leaving
             // makes such operations complete.
-            if !goes_on || is_full || client.habits.meetings.is_some() || client.habits.random.one_in(4) {
+            if !goes_on || is_full || client.workload.meetings.is_some() || client.workload.random.one_in(4) {
                 break;
             }
             client.pause();

@@ -22,7 +22,7 @@ impl Notify for Bell {
 pub(super) fn work(client: &mut Client, mut submitter: Submitter) {
     let bell = Arc::new(Bell(Parker::new()));
     submitter.set_notify(Some(Arc::clone(&bell) as Arc<dyn Notify>));
-    let switches = client.habits.random.one_in(2);
+    let switches = client.workload.random.one_in(2);
     let (mut is_told, mut idle_rounds) = (true, 0);
     loop {
         direct::burst(client, &mut submitter);
@@ -43,17 +43,17 @@ pub(super) fn work(client: &mut Client, mut submitter: Submitter) {
             break;
         }
         client.meets_again(&mut submitter);
-        if switches && client.habits.random.one_in(8) {
+        if switches && client.workload.random.one_in(8) {
             is_told = !is_told;
             submitter.set_notify(is_told.then(|| Arc::clone(&bell) as Arc<dyn Notify>));
         }
         if idle_rounds > 4 {
             Client::rest(idle_rounds);
-        } else if client.habits.random.one_in(4) {
+        } else if client.workload.random.one_in(4) {
             client.pause();
         }
     }
-    if client.habits.random.one_in(2) {
+    if client.workload.random.one_in(2) {
         submitter.set_notify(None);
     }
     client.leave(submitter);

@@ -207,7 +207,7 @@ impl Threads {
     }
 
     /// Whether nothing will ever happen except that threads that spin take turns.
-    pub(crate) fn spin_in_vain(&self) -> bool {
+    pub(crate) fn only_spin(&self) -> bool {
         self.threads.iter().all(|thread| match thread.doing {
             Doing::Spins(until) => until.is_none(),
             Doing::Sleeps => thread.event.is_none(),

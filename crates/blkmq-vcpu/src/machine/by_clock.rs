@@ -55,7 +55,7 @@ impl Machine {
                 }
                 return Some(thread);
             }
-            if clocks.threads.spin_in_vain() {
+            if clocks.threads.only_spin() {
                 return None;
             }
         }

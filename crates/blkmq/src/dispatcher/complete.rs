@@ -110,7 +110,7 @@ impl<'q> Feedback<'q> {
 
     /// Operations are about to be delivered to other submitters.
     #[inline]
-    fn tell(&mut self, q: &Queue) {
+    fn put_reports(&mut self, q: &Queue) {
         if let FeedbackTarget::Reports(reports) = &mut self.kind {
             reports.put(q);
         }
@@ -122,7 +122,7 @@ impl<'q> Feedback<'q> {
         if let Some(flows) = &mut self.flows {
             flows.publish();
         }
-        self.tell(q);
+        self.put_reports(q);
         if let FeedbackTarget::Tokens(tokens, hctx, limited) = &mut self.kind {
             note_limited(q, *hctx, limited);
             tokens.put(q);
@@ -185,7 +185,7 @@ impl Dispatcher {
             let is_ordered = rq.body().ordered;
             if let Some(feedback) = &mut feedback {
                 feedback.add(q, &mut rq, is_ordered && is_limited);
-                feedback.tell(q);
+                feedback.put_reports(q);
             }
             if let Some(tag) = rq.body_mut().tag.take() {
                 tags.add(q, &mut self.hint, hctx, tag);
@@ -262,7 +262,7 @@ impl Dispatcher {
         }
         if !self.outbox.has_room_for(thread) {
             if let Some(feedback) = feedback {
-                feedback.tell(q);
+                feedback.put_reports(q);
             }
             self.outbox.send(q, ending, self.thread);
         }

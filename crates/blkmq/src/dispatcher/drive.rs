@@ -119,7 +119,8 @@ impl Dispatcher {
                 let now = if q.settings.has_limiter() { q.clock().now() } else { now };
                 self.complete(q, now);
             }
-            let mut again = self.must_dispatch || (unless_mutated("runner.kick") && q.live.word.load().is_waiting());
+            let mut again =
+                self.must_dispatch || (unless_mutated("dispatcher.kick") && q.live.word.load().is_waiting());
             for index in hctxs {
                 let hctx = q.hctxs.get(index);
                 let has_word = q.is_owned && hctx.inbox.take();

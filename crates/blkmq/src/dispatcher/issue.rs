@@ -53,7 +53,7 @@ impl Dispatcher {
         if !drained {
             mark(true);
         }
-        self.tell_started(q);
+        self.report_started(q);
         if is_new {
             q.wake_sleepers(self.thread);
         }
@@ -71,13 +71,13 @@ impl Dispatcher {
             pending.hand_over(&q.slots, &q.hctxs.get(index).issue);
             self.touch(index);
         }
-        self.tell_started(q);
+        self.report_started(q);
     }
 
     /// Wakes the threads that must plan for requests which the driver has started. Called when the driver has the
     /// requests, so that its next event counts them, and under no lock.
     #[inline]
-    fn tell_started(&mut self, q: &Queue) {
+    fn report_started(&mut self, q: &Queue) {
         if self.started.any {
             self.wake_for_started(q);
         }

@@ -28,7 +28,7 @@ pub(super) struct Section<'q, 's> {
     /// Whether an inserted request looks for a merge: always, except under one measure of the baseline `staged`.
     pub(super) looks_for_merges: bool,
     /// Whether the scheduler has to be asked earlier than sleeping threads have planned for.
-    tells: bool,
+    wakes_sleepers: bool,
 }
 
 impl Domain {
@@ -47,7 +47,7 @@ impl Domain {
     ) -> R {
         debug_assert!(std::ptr::eq(thread, dispatcher.thread(q)), "thread and dispatcher belong to one thread");
         debug_assert!(std::ptr::eq(self, q.domain(self.first_hctx())), "the domain is one of those in use");
-        let (result, tells) = self.with_hold(q, dispatcher.thread, |hold| {
+        let (result, wakes_sleepers) = self.with_hold(q, dispatcher.thread, |hold| {
             hold.begin(q, now);
             let (domain, waiter_present) = (self, WaiterPresent::NO);
             let mut section = Section {
@@ -59,11 +59,11 @@ impl Domain {
                 now,
                 waiter_present,
                 looks_for_merges: true,
-                tells: false,
+                wakes_sleepers: false,
             };
-            (run(&mut section), section.tells)
+            (run(&mut section), section.wakes_sleepers)
         });
-        if tells {
+        if wakes_sleepers {
             q.wake_sleepers(dispatcher.thread);
         }
         result
@@ -131,11 +131,11 @@ impl Section<'_, '_> {
     /// Plans for the time at which the scheduler will dispatch what it holds back, if it holds something back.
     #[inline]
     pub(super) fn plan(&mut self, is_held_back: bool) {
-        let tells = self.domain.plan(self.hold, is_held_back, self.now);
-        if tells && !self.domain.is_whole() {
+        let wakes_sleepers = self.domain.plan(self.hold, is_held_back, self.now);
+        if wakes_sleepers && !self.domain.is_whole() {
             self.q.domains.note_plan();
         }
-        self.tells |= tells;
+        self.wakes_sleepers |= wakes_sleepers;
     }
 
     /// Adds the published requests to the backlog.

@@ -139,8 +139,8 @@ impl Builder {
     /// wait. The function is for histograms. The function may be called under the scheduler's lock, so it must be quick
     /// and must not call the queue. With such a function the machine's clock is read before and after each wait.
     #[must_use]
-    pub fn observe_waits(mut self, tell: fn(Wait, u64)) -> Self {
-        self.experiments.waits.observe(tell);
+    pub fn observe_waits(mut self, observer: fn(Wait, u64)) -> Self {
+        self.experiments.waits.observe(observer);
         self
     }
 

@@ -41,9 +41,9 @@ pub(super) struct WaitMeters {
 }
 
 impl WaitMeters {
-    /// From now on `tell` is called with each wait.
-    pub(super) fn observe(&mut self, tell: Observer) {
-        self.observer = Some((tell, Clock::real()));
+    /// From now on `observer` is called with each wait.
+    pub(super) fn observe(&mut self, observer: Observer) {
+        self.observer = Some((observer, Clock::real()));
     }
 
     /// The time by the clock that measures waits, if they are observed.
@@ -52,9 +52,9 @@ impl WaitMeters {
     }
 
     /// A wait from `since` to `now` is over.
-    pub(super) fn tell(&self, wait: Wait, since: Time, now: Time) {
-        if let Some((tell, _)) = &self.observer {
-            tell(wait, now.since(since));
+    pub(super) fn record(&self, wait: Wait, since: Time, now: Time) {
+        if let Some((observer, _)) = &self.observer {
+            observer(wait, now.since(since));
         }
     }
 
@@ -65,7 +65,7 @@ impl WaitMeters {
         let guard = lock();
         let ns = read().saturating_sub(since);
         if let Some((began, now)) = began.zip(self.now()) {
-            self.tell(Wait::Lock, began, now);
+            self.record(Wait::Lock, began, now);
         }
         (guard, ns)
     }

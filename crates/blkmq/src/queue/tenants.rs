@@ -99,7 +99,7 @@ fn check_weight(name: &str, weight: u16) -> Result<(), TenantError> {
 
 impl TenantTable {
     /// Tells a scheduler that is about to be installed what there is.
-    pub(super) fn tell_all(&self, scheduler: &mut dyn Scheduler) {
+    pub(super) fn add_all_to(&self, scheduler: &mut dyn Scheduler) {
         for (id, group) in self.groups.in_order() {
             scheduler.join_group(id, &group.settings);
         }
@@ -130,7 +130,7 @@ impl<'q> Tenants<'q> {
         let (id, is_new) = tenants.clients.join(client);
         let settings = tenants.clients.places.get(id).expect("it has just come").settings;
         if is_new {
-            self.tell(|scheduler| scheduler.join(id, &settings));
+            self.update_schedulers(|scheduler| scheduler.join(id, &settings));
         }
         self.0.threads.get(thread).serve(id, settings.group);
         Ok(id)
@@ -143,15 +143,15 @@ impl<'q> Tenants<'q> {
         let served = self.0.threads.get(thread).serve_nobody();
         let is_gone = tenants.clients.leave(id, served);
         if is_gone {
-            self.0.domains.made().for_each(|domain| domain.control().tell_gone(self.0, id));
+            self.0.domains.made().for_each(|domain| domain.control().remove_client(self.0, id));
         }
         is_gone
     }
 
-    /// Calls `tell` with every scheduler in use.
-    fn tell(self, tell: impl Fn(&mut dyn Scheduler)) {
+    /// Calls `update` with every scheduler in use.
+    fn update_schedulers(self, update: impl Fn(&mut dyn Scheduler)) {
         for domain in self.0.domains.made() {
-            domain.control().tell(self.0, |scheduler| tell(scheduler));
+            domain.control().update_scheduler(self.0, |scheduler| update(scheduler));
         }
     }
 
@@ -180,7 +180,7 @@ impl Tenants<'_> {
         let mut tenants = self.table();
         let settings = GroupSettings { weight, parent };
         let id = tenants.groups.add(name, settings)?;
-        self.tell(|scheduler| scheduler.join_group(id, &settings));
+        self.update_schedulers(|scheduler| scheduler.join_group(id, &settings));
         Ok(id)
     }
 
@@ -194,7 +194,7 @@ impl Tenants<'_> {
             let known = table.groups.get_mut(group)?;
             check_weight(&known.name, weight)?;
             known.settings.weight = weight;
-            self.tell(|scheduler| scheduler.join_group(group, &known.settings));
+            self.update_schedulers(|scheduler| scheduler.join_group(group, &known.settings));
             Ok(())
         })
     }
@@ -209,13 +209,13 @@ impl Tenants<'_> {
             for child in table.groups.children(group) {
                 let known = table.groups.get_mut(child)?;
                 known.settings.parent = parent;
-                self.tell(|scheduler| scheduler.join_group(child, &known.settings));
+                self.update_schedulers(|scheduler| scheduler.join_group(child, &known.settings));
             }
             for (id, client) in table.clients.places.iter_mut().filter(|(_, client)| client.settings.group == group) {
                 self.move_known(id, &mut client.settings, parent);
             }
             table.groups.remove(group);
-            self.tell(|scheduler| scheduler.leave_group(group));
+            self.update_schedulers(|scheduler| scheduler.leave_group(group));
             Ok(())
         })
     }
@@ -248,7 +248,7 @@ impl Tenants<'_> {
             let known = table.clients.places.get_mut(client).ok_or(TenantError::NoClient(client))?;
             check_weight(&known.name, weight)?;
             known.settings.weight = weight;
-            self.tell(|scheduler| scheduler.join(client, &known.settings));
+            self.update_schedulers(|scheduler| scheduler.join(client, &known.settings));
             Ok(())
         })
     }
@@ -276,7 +276,7 @@ impl Tenants<'_> {
 
     fn move_known(self, client: ClientId, settings: &mut ClientSettings, group: GroupId) {
         settings.group = group;
-        self.tell(|scheduler| scheduler.join(client, settings));
+        self.update_schedulers(|scheduler| scheduler.join(client, settings));
         let threads = self.0.threads.iter().map(|(_, thread)| thread);
         threads.filter(|thread| thread.client() == client).for_each(|thread| thread.serve(client, group));
     }

@@ -65,13 +65,13 @@ pub fn watch_holds(watcher: Option<HoldWatcher>) {
     HOLD_WATCHER.set(watcher);
 }
 
-pub(super) fn tell_hold(step: HoldStep) {
+pub(super) fn observe_hold(step: HoldStep) {
     if let Some(watcher) = HOLD_WATCHER.get() {
         watcher(step);
     }
 }
 
-pub(super) fn tell(step: LimiterStep) {
+pub(super) fn observe_limiter(step: LimiterStep) {
     if let Some(watcher) = WATCHER.get() {
         watcher(step);
     }

@@ -249,9 +249,9 @@ impl RqList {
         self.slots().map(|slot| unsafe { slot.as_ref() }.index)
     }
 
-    /// The addresses on the list. Every sixth slot, counted from the last, is told of the five slots before it on the
-    /// list, which come behind it on the chain that the list becomes.
-    fn indices_told<'a>(&'a self, slots: &'a Slots) -> impl Iterator<Item = u32> + 'a {
+    /// The addresses on the list. Every sixth slot, counted from the last, gets prefetch hints: the five slots
+    /// before it on the list, which come behind it on the chain that the list becomes.
+    fn indices_with_hints<'a>(&'a self, slots: &'a Slots) -> impl Iterator<Item = u32> + 'a {
         let (mut before, mut behind) = ([NIL; AHEAD], self.len);
         self.indices().map(move |index| {
             behind -= 1;
@@ -269,16 +269,16 @@ impl RqList {
         issue.append(self.indices().map(|index| index.0), |index| slots.link(index));
     }
 
-    /// Leaves the whole list, in order, with the thread at the scheduler. Gives the list back if no thread is there.
+    /// Publishes the whole list, in order, for the thread at the scheduler. Gives the list back if no thread is there.
     pub(crate) fn publish(self, slots: &Slots, staging: &Staging) -> Result<(), Self> {
-        let left = staging.publish(self.indices_told(slots), |index| slots.link(index));
-        if left { Ok(()) } else { Err(self) }
+        let is_published = staging.publish(self.indices_with_hints(slots), |index| slots.link(index));
+        if is_published { Ok(()) } else { Err(self) }
     }
 
-    /// Leaves the whole list in the staging even if no thread is at the scheduler. The caller makes sure that a thread
+    /// Publishes the whole list even if no thread is at the scheduler. The caller makes sure that a thread
     /// comes.
     pub(crate) fn publish_anyway(self, slots: &Slots, staging: &Staging) {
-        staging.publish_anyway(self.indices_told(slots), |index| slots.link(index));
+        staging.publish_anyway(self.indices_with_hints(slots), |index| slots.link(index));
     }
 
     /// Gives the whole list to a completion ring, in order.
@@ -286,8 +286,9 @@ impl RqList {
         completions.push(self.indices().map(|index| index.0), |index| slots.link(index));
     }
 
-    /// Takes over what [`hand_over`](Self::hand_over), [`leave`](Self::leave) or [`deliver`](Self::deliver) gave away,
-    /// in order and behind what is here. Nothing else puts addresses on issue lists, completion rings and the staging.
+    /// Takes over what [`hand_over`](Self::hand_over), [`publish`](Self::publish) or [`deliver`](Self::deliver) gave
+    /// away, in order and behind what is here. Nothing else puts addresses on issue lists, completion rings and the
+    /// staging.
     #[inline]
     pub(crate) fn take_over(&mut self, slots: &Slots, chain: Chain, location: Location) {
         if !chain.is_empty() {
@@ -295,15 +296,15 @@ impl RqList {
         }
     }
 
-    /// As [`take_over`](Self::take_over), for what [`leave`](Self::leave) or [`publish_anyway`](Self::publish_anyway)
-    /// gave away. Asks for the lines of the slots that a slot tells of too.
+    /// As [`take_over`](Self::take_over), for what [`publish`](Self::publish) or
+    /// [`publish_anyway`](Self::publish_anyway) gave away. Prefetches the slots of its hints too.
     pub(crate) fn take_over_published(&mut self, slots: &Slots, chain: Chain, location: Location) {
         self.take_over_fetched(slots, chain, location, |index| {
             slots.fetch(index);
             // SAFETY: slot Invariant 1; the chain gives this thread the slot's token, and the staging's Release and
-            // Acquire publish what the leaver wrote.
-            let told = **unsafe { &*slots.slot(index).ahead.get() };
-            told.into_iter().take_while(|ahead| *ahead != NIL).for_each(|ahead| slots.fetch(ahead));
+            // Acquire publish what the publisher wrote.
+            let hints = **unsafe { &*slots.slot(index).ahead.get() };
+            hints.into_iter().take_while(|ahead| *ahead != NIL).for_each(|ahead| slots.fetch(ahead));
         });
     }
 
@@ -385,20 +386,20 @@ mod tests {
         assert!(list.is_empty());
     }
 
-    /// Red if the last slot, which the holder reads first, is told of no others, if a slot is told of others than those
-    /// that the holder reads next, or if a slot keeps what it was told before it was left again.
+    /// Red if the last slot, which the holder reads first, is hints of no others, if a slot is hints of others than
+    /// those that the holder reads next, or if a slot keeps what it was hints before it was left again.
     #[test]
-    fn every_sixth_slot_from_the_last_is_told_of_the_five_before_it() {
+    fn every_sixth_slot_from_the_last_has_hints_of_the_five_before_it() {
         let slots = slots(15);
         let mut list = RqList::default();
-        // For each slot in turn, the slots that it is told of.
-        let told = |list: &RqList| -> Vec<Vec<u32>> {
+        // For each slot in turn, the slots that it is hints of.
+        let hints = |list: &RqList| -> Vec<Vec<u32>> {
             let all: Vec<_> = list.indices().collect();
-            assert!(list.indices_told(&slots).eq(all.iter().map(|index| index.0)), "all of them, in order");
+            assert!(list.indices_with_hints(&slots).eq(all.iter().map(|index| index.0)), "all of them, in order");
             let known = |index: &SlotIndex| {
                 // SAFETY: slot Invariant 1; the list has the slot's token.
-                let told = unsafe { *slots.slot(*index).ahead.get() };
-                told.into_iter().take_while(|ahead| *ahead != NIL).map(|ahead| ahead.slot().into()).collect()
+                let hints = unsafe { *slots.slot(*index).ahead.get() };
+                hints.into_iter().take_while(|ahead| *ahead != NIL).map(|ahead| ahead.slot().into()).collect()
             };
             all.iter().map(known).collect()
         };
@@ -411,7 +412,7 @@ mod tests {
                 let slot = list.len() as u16;
                 list.push_back(plugged(&slots, slot, u64::from(slot), &[0; 512]), Location::Held);
             }
-            assert_eq!(told(&list), expected(len, first));
+            assert_eq!(hints(&list), expected(len, first));
         }
         std::iter::from_fn(|| list.pop_front(&slots)).for_each(|rq| _ = rq.free());
     }

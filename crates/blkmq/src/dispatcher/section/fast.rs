@@ -180,7 +180,7 @@ impl<'q> Section<'q, '_> {
                 let body = rq.body_mut();
                 debug_assert!(body.tag.is_none(), "a request gets one tag");
                 if let Some(now) = observed {
-                    domain.tell_staged(std::mem::take(&mut body.issued), now);
+                    domain.record_staged_wait(std::mem::take(&mut body.issued), now);
                 }
                 operations += u64::from(body.nr_parts);
                 (body.tag, body.ordered) = (tag_of.next(), true);

@@ -122,7 +122,7 @@ impl<'q> Section<'q, '_> {
         {
             tried += 1;
             if let Some(now) = observed {
-                self.domain.tell_staged(std::mem::take(&mut rq.body_mut().issued), now);
+                self.domain.record_staged_wait(std::mem::take(&mut rq.body_mut().issued), now);
             }
             let is_blocked = unless_mutated("backlog.order") && self.hold.backlog.is_blocked(&rq);
             let inserted = if is_blocked { Err(rq) } else { self.insert_one(None, rq) };

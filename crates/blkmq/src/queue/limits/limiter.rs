@@ -5,7 +5,7 @@ use blkmq_sched::limiter::{Limiter, Progress, Target};
 
 use crate::queue::Queue;
 #[cfg(virtual_cpus)]
-use crate::queue::watch::{LimiterStep, tell};
+use crate::queue::watch::{LimiterStep, observe_limiter};
 use crate::request::Request;
 use blkmq_sync::unless_mutated;
 
@@ -60,7 +60,7 @@ impl LimiterState {
         self.has_held_back |= !lets_go;
         #[cfg(virtual_cpus)]
         if !lets_go {
-            tell(LimiterStep::Withheld { until: self.opens_at(now).filter(|until| until.0 < u64::MAX) });
+            observe_limiter(LimiterStep::Withheld { until: self.opens_at(now).filter(|until| until.0 < u64::MAX) });
         }
         lets_go
     }
@@ -73,7 +73,12 @@ impl LimiterState {
         self.limiter.sent(cost, now);
         self.sent = self.sent.wrapping_add(cost.into());
         #[cfg(virtual_cpus)]
-        tell(LimiterStep::Sent { rq: rq.id(), cost, bound: self.limiter.bound(), phase: self.limiter.phase() });
+        observe_limiter(LimiterStep::Sent {
+            rq: rq.id(),
+            cost,
+            bound: self.limiter.bound(),
+            phase: self.limiter.phase(),
+        });
     }
 
     /// When the limiter permits the next dispatch; the largest time if that depends on completions. `None`: it permits
@@ -101,6 +106,6 @@ impl LimiterState {
         q.threads.iter().for_each(|(_, thread)| thread.flows.add_to(&mut progress));
         self.limiter.fold(&progress, now);
         #[cfg(virtual_cpus)]
-        tell(LimiterStep::Learned { progress, phase: self.limiter.phase() });
+        observe_limiter(LimiterStep::Learned { progress, phase: self.limiter.phase() });
     }
 }

@@ -8,7 +8,7 @@ use crate::queue::accounting::{Count, Counters};
 use crate::queue::experiments::{Wait, WaitMeters};
 use crate::queue::topology::hctx::HwCtx;
 #[cfg(virtual_cpus)]
-use crate::queue::watch::{HoldStep, tell_hold};
+use crate::queue::watch::{HoldStep, observe_hold};
 use crate::request::clock::Time;
 use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use blkmq_sync::staging::Staging;
@@ -128,7 +128,7 @@ impl Domain {
         let ends_process = EndsProcess;
         let mut hold = self.acquire(&q.threads.get(thread).counters);
         #[cfg(virtual_cpus)]
-        tell_hold(HoldStep::Begins);
+        observe_hold(HoldStep::Begins);
         hold.note_thread(thread);
         *hold.room = (0, 0);
         let result = section(&mut hold);
@@ -139,14 +139,14 @@ impl Domain {
         }
         self.note_waiting(&hold);
         #[cfg(virtual_cpus)]
-        tell_hold(HoldStep::Ends);
+        observe_hold(HoldStep::Ends);
         // COST: none. Nothing is dropped here.
         std::mem::forget(ends_process);
         result
     }
 
     /// Gives the scheduler the reports of all threads. For a thread on the path of a request that is not in a section.
-    pub(super) fn tell_reports(&self, q: &Queue, now: Time) {
+    pub(super) fn deliver_reports(&self, q: &Queue, now: Time) {
         let ends_process = EndsProcess;
         self.control().take_reports(q, now);
         std::mem::forget(ends_process);
@@ -179,8 +179,8 @@ impl Domain {
     }
 
     /// Observes the wait, since `since`, of a request that was published for another thread to insert.
-    pub(crate) fn tell_staged(&self, since: Time, now: Time) {
-        self.lock.waits.tell(Wait::Staged, since, now);
+    pub(crate) fn record_staged_wait(&self, since: Time, now: Time) {
+        self.lock.waits.record(Wait::Staged, since, now);
     }
 
     /// Whether a thread has the lock just now.

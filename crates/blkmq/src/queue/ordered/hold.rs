@@ -163,17 +163,17 @@ impl Hold {
     }
 
     /// Passes a client or group to the scheduler, if there is one.
-    pub(in crate::queue) fn tell(&mut self, q: &Queue, tell: impl FnOnce(&mut dyn Scheduler)) {
+    pub(in crate::queue) fn update_scheduler(&mut self, q: &Queue, update: impl FnOnce(&mut dyn Scheduler)) {
         // Feedback until now belongs to the clients and groups as they were.
         self.take_reports(q, q.clock.now());
         if let Some(scheduler) = &mut self.scheduler {
-            tell(scheduler.as_mut());
+            update(scheduler.as_mut());
         }
     }
 
     /// Removes a client from the scheduler. Another one may get its index.
-    pub(in crate::queue) fn tell_gone(&mut self, q: &Queue, client: ClientId) {
-        self.tell(q, |scheduler| scheduler.leave(client));
+    pub(in crate::queue) fn remove_client(&mut self, q: &Queue, client: ClientId) {
+        self.update_scheduler(q, |scheduler| scheduler.leave(client));
         if self.latest_client == client {
             self.end_gate(q);
             self.latest_client = ClientId::default();

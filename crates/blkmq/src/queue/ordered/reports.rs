@@ -111,13 +111,13 @@ pub(crate) struct ReportBatch<'q> {
     /// Requests that bypassed and are alike.
     run: Option<Report>,
     /// Reports were written that the thread in the scheduler does not know of.
-    is_untold: bool,
+    has_unannounced: bool,
 }
 
 impl<'q> ReportBatch<'q> {
     /// `thread` is the completer.
     pub(crate) fn new(q: &'q Queue, thread: u16, now: Time) -> Self {
-        Self { ring: ring_of(q, thread), thread, now, run: None, is_untold: false }
+        Self { ring: ring_of(q, thread), thread, now, run: None, has_unannounced: false }
     }
 
     /// A request is over.
@@ -150,19 +150,19 @@ impl<'q> ReportBatch<'q> {
     fn note(&mut self, q: &Queue, report: &Report) {
         let Some(ring) = self.ring else { return };
         if ring.is_full() {
-            q.pending_events.tell(self.thread);
-            tell_all(q, self.now);
+            q.pending_events.add(self.thread);
+            deliver_all(q, self.now);
         }
         ring.note(pack(report));
-        self.is_untold = true;
+        self.has_unannounced = true;
     }
 
     /// Publishes the reports.
     #[inline]
     pub(crate) fn put(&mut self, q: &Queue) {
         self.end_run(q);
-        if std::mem::take(&mut self.is_untold) {
-            q.pending_events.tell(self.thread);
+        if std::mem::take(&mut self.has_unannounced) {
+            q.pending_events.add(self.thread);
         }
     }
 }
@@ -180,7 +180,7 @@ impl<'q> BypassReport<'q> {
     pub(crate) fn new(q: &'q Queue, thread: u16, first: &Request<'_>, now: Time) -> Option<Self> {
         let ring = ring_of(q, thread)?;
         if ring.is_full() {
-            tell_all(q, now);
+            deliver_all(q, now);
         }
         let report = Report { requests: 0, sectors: 0, ..of_request(first, Event::Passed, now) };
         Some(Self { ring, thread, report, trial: None })
@@ -195,7 +195,7 @@ impl<'q> BypassReport<'q> {
     /// Reports the requests tentatively. Called before the deciding check of the gate.
     pub(crate) fn note(&mut self, q: &Queue) {
         self.trial = Some(self.ring.try_note(pack(&self.report)));
-        q.pending_events.tell(self.thread);
+        q.pending_events.add(self.thread);
     }
 
     /// Confirms or withdraws the report. `passes`: the gate was still open. Returns whether the requests bypass.
@@ -246,9 +246,9 @@ fn ring_of(q: &Queue, thread: u16) -> Option<&Ring> {
 
 /// Passes the reports of all threads to the scheduler. The caller is not in the scheduler.
 #[cold]
-fn tell_all(q: &Queue, now: Time) {
+fn deliver_all(q: &Queue, now: Time) {
     if let Some(domain) = q.whole_domain() {
-        domain.tell_reports(q, now);
+        domain.deliver_reports(q, now);
     }
 }
 

@@ -22,7 +22,7 @@ impl Domain {
         scheduler.configure(Setting::Rotational(q.limits.rotational));
         // What changes from here on is told to the scheduler where it is.
         let tenants = q.tenants().table();
-        tenants.tell_all(scheduler.as_mut());
+        tenants.add_all_to(scheduler.as_mut());
         self.control().install(q, Some(scheduler), nr_hctxs.into());
     }
 }
