@@ -8,172 +8,174 @@ use std::time::Duration;
 
 use blkmq::{Class, IoPriority};
 
+with_defaults! {
 /// A job of a job file. The default of each field is fio's default, which the field's text gives.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
     /// The section's name, or what `name` says. Not unique.
-    pub name: String,
+    pub name: String = String::new(),
     /// A text that reports show. Default: none.
-    pub description: Option<String>,
+    pub description: Option<String> = None,
     /// The files that `filename` names, for a program that opens them: a job runs on the device that it is given.
     /// Default: none.
-    pub files: Vec<String>,
+    pub files: Vec<String> = Vec::new(),
     /// How many threads run this job, each independently. At least 1. Default: 1.
-    pub numjobs: u32,
+    pub numjobs: u32 = 1,
     /// Start only after all jobs before this one have ended. Default: false.
-    pub stonewall: bool,
+    pub stonewall: bool = false,
     /// The job's group, counted from 0: one more than that of the job before if `stonewall` or `new_group` is set.
-    pub group: u32,
+    pub group: u32 = 0,
     /// Report all jobs of the group as one. Default: false, one report for each thread.
-    pub group_reporting: bool,
+    pub group_reporting: bool = false,
 
     /// What the job does; from `rw`, `rwmixread` and `rwmixwrite`. Default: reads.
-    pub operations: Operations,
+    pub operations: Operations = Operations::Only(Direction::Read),
     /// In which order it goes through its area; from `rw` and the number behind its colon. Default: sequential.
-    pub order: Order,
+    pub order: Order = Order::Sequential { skip: 0 },
     /// With a random [`Order`]: how many percent of the operations are at random places. Each other operation follows
     /// the one before it. Default: 100.
-    pub percentage_random: ByDirection<u32>,
+    pub percentage_random: ByDirection<u32> = ByDirection::all(100),
     /// How random places are chosen. Default: evenly.
-    pub random_distribution: Distribution,
+    pub random_distribution: Distribution = Distribution::Random,
     /// With a random [`Order`]: do not keep track of which blocks were visited. Default: false, each block of the area
     /// is visited once before any block is visited again. Always true with `blockalign` and with a distribution that is
     /// not even.
-    pub norandommap: bool,
+    pub norandommap: bool = false,
     /// Where the job's random numbers start; from `randseed`, `randrepeat` and `allrandrepeat`. Threads of a job
     /// differ. `None`: anew in each run. Default: [`Job::SEED`].
-    pub seed: Option<u64>,
+    pub seed: Option<u64> = Some(Self::SEED),
 
     /// How long an operation is. Default: 4096 bytes.
-    pub bs: ByDirection<BlockSize>,
+    pub bs: ByDirection<BlockSize> = ByDirection::all(BlockSize::Fixed(4096)),
     /// Random offsets are multiples of this many bytes, counted from the start of the area; from `blockalign`.
     /// Default: the smallest block size of the direction.
-    pub blockalign: ByDirection<u64>,
+    pub blockalign: ByDirection<u64> = ByDirection::all(4096),
     /// A range of block sizes stands for any whole number of the device's blocks in it, not only for multiples of its
     /// smallest size. If a bound, or another length or place of the job, is no whole number of blocks, the range stands
     /// for any number of bytes, or with `verify_interval` for any whole number of intervals. Default: false.
-    pub bs_unaligned: bool,
+    pub bs_unaligned: bool = false,
 
     /// Length of the area that one thread uses, from its start; from `size` and `filesize`. Default: `None`, up to the
     /// end of the device.
-    pub size: Option<Extent>,
+    pub size: Option<Extent> = None,
     /// Where the first thread's area starts. Default: 0.
-    pub offset: Extent,
+    pub offset: Extent = Extent::Bytes(0),
     /// How far the area of a thread lies behind the area of the job's previous thread. Default: 0.
-    pub offset_increment: Extent,
+    pub offset_increment: Extent = Extent::Bytes(0),
     /// If `offset` or `offset_increment` is a percentage, the start of an area is rounded up to a multiple of this many
     /// bytes. Default: 0, which stands for the smallest block size.
-    pub offset_align: u64,
+    pub offset_align: u64 = 0,
     /// How much one thread transfers in one pass, in bytes or percent of `size`. With more than `size`, the thread
     /// continues at the start of the area; with less, the pass ends early. Default: `None`, as much as `size`.
-    pub io_size: Option<Extent>,
+    pub io_size: Option<Extent> = None,
     /// The most operations that one thread does in one pass. The number does not make a pass longer. Default: `None`,
     /// as many as fit.
-    pub number_ios: Option<u64>,
+    pub number_ios: Option<u64> = None,
     /// How many passes one thread does. At least 1. Default: 1.
-    pub loops: u64,
+    pub loops: u64 = 1,
 
     /// The engine's name, which says only whether the job waits for each operation. Default: `psync`, which waits.
-    pub ioengine: String,
+    pub ioengine: String = "psync".to_owned(),
     /// The most operations that one thread keeps outstanding. At least 1, and 1 for engines that wait. Default: 1.
-    pub iodepth: u32,
+    pub iodepth: u32 = 1,
     /// How many operations are submitted together. From 1 to `iodepth`. Default: 1; 0 in a file means `iodepth`.
-    pub iodepth_batch_submit: u32,
+    pub iodepth_batch_submit: u32 = 1,
     /// How many completions a thread waits for when it must wait. From 0 (it polls and does not wait) to `iodepth`.
     /// Default: 1.
-    pub iodepth_batch_complete_min: u32,
+    pub iodepth_batch_complete_min: u32 = 1,
     /// The most completions that are taken at once. From `iodepth_batch_complete_min`, which is the default, to
     /// `iodepth`.
-    pub iodepth_batch_complete_max: u32,
+    pub iodepth_batch_complete_max: u32 = 1,
     /// Once `iodepth` was reached, submit again when at most this many operations are outstanding. From 1 to `iodepth`,
     /// the default.
-    pub iodepth_low: u32,
+    pub iodepth_low: u32 = 1,
     /// Refuse operations that are no whole number of the device's blocks, as the kernel does if the page cache is
     /// bypassed; from `direct` and `buffered`. Default: false.
-    pub direct: bool,
+    pub direct: bool = false,
     /// Use polled hardware queues. Default: false.
-    pub hipri: bool,
+    pub hipri: bool = false,
     /// Let the device register the buffers, so that it need not prepare their memory for each operation. Default:
     /// false.
-    pub fixedbufs: bool,
+    pub fixedbufs: bool = false,
     /// The priority of each operation; from `prioclass` and `prio`. Default: `None`, the client's.
-    pub priority: Option<IoPriority>,
+    pub priority: Option<IoPriority> = None,
     /// How many percent of the operations have the priority `cmdprio` instead. Default: 0.
-    pub cmdprio_percentage: ByDirection<u32>,
+    pub cmdprio_percentage: ByDirection<u32> = ByDirection::all(0),
     /// From `cmdprio_class` and `cmdprio`. Default: real-time, level 0.
-    pub cmdprio: ByDirection<IoPriority>,
+    pub cmdprio: ByDirection<IoPriority> = ByDirection::all(IoPriority { class: Class::RealTime, level: 0 }),
 
     /// End after this time, even within a pass. Default: `None`.
-    pub runtime: Option<Duration>,
+    pub runtime: Option<Duration> = None,
     /// Begin new passes until `runtime` has elapsed; there is a `runtime` then. Default: false.
-    pub time_based: bool,
+    pub time_based: bool = false,
     /// Run for this long before anything is measured; `runtime` counts from its end. Default: 0.
-    pub ramp_time: Duration,
+    pub ramp_time: Duration = Duration::ZERO,
     /// Wait before the first operation, each thread for a random time in this range. Default: 0 to 0.
-    pub startdelay: RangeInclusive<Duration>,
+    pub startdelay: RangeInclusive<Duration> = Duration::ZERO..=Duration::ZERO,
 
     /// The most bytes per second of one thread. At least 1. Default: `None`, as fast as it goes.
-    pub rate: ByDirection<Option<u64>>,
+    pub rate: ByDirection<Option<u64>> = ByDirection::all(None),
     /// The most operations per second of one thread, if all have the shortest length of their direction; longer ones
     /// count as several. At least 1. Default: `None`.
-    pub rate_iops: ByDirection<Option<u64>>,
+    pub rate_iops: ByDirection<Option<u64>> = ByDirection::all(None),
     /// When operations with a rate are due. Default: linear. Poisson distances do not depend on lengths.
-    pub rate_process: RateProcess,
+    pub rate_process: RateProcess = RateProcess::Linear,
     /// Do not make up for think time later: it does not count against the rate. Default: false.
-    pub rate_ignore_thinktime: bool,
+    pub rate_ignore_thinktime: bool = false,
     /// Pause after each `thinktime_blocks` operations. Operations that are outstanding then complete before the pause,
     /// and count towards the next one; at least one is submitted between two pauses. Default: 0, never.
-    pub thinktime: Duration,
+    pub thinktime: Duration = Duration::ZERO,
     /// The first part of the pause during which the thread computes instead of sleeping. At most `thinktime`. Default:
     /// 0.
-    pub thinktime_spin: Duration,
+    pub thinktime_spin: Duration = Duration::ZERO,
     /// How many operations are between two pauses. At least 1. Default: 1; with `thinktime_iotime` the largest number,
     /// which is never reached.
-    pub thinktime_blocks: u64,
+    pub thinktime_blocks: u64 = 1,
     /// Count operations for `thinktime_blocks` when they are submitted, not when they are complete. Default: false.
-    pub thinktime_blocks_issue: bool,
+    pub thinktime_blocks_issue: bool = false,
     /// Pause after this much time with I/O, or after `thinktime_blocks` if that is sooner. Default: 0, off.
-    pub thinktime_iotime: Duration,
+    pub thinktime_iotime: Duration = Duration::ZERO,
 
     /// Flush before the next operation whenever the number of writes is a multiple of this one, unless nothing has
     /// completed since the last flush. As with fio, no flush follows the last write. Default: 0, never.
-    pub fsync: u32,
+    pub fsync: u32 = 0,
     /// The same as `fsync`, because a block device knows no difference; with both, a multiple of either. Default: 0,
     /// never.
-    pub fdatasync: u32,
+    pub fdatasync: u32 = 0,
     /// Flush when the job ends, if it writes; from `end_fsync` and `fsync_on_close`. Default: false.
-    pub end_fsync: bool,
+    pub end_fsync: bool = false,
     /// Each write is durable when it completes (forced unit access). Default: false.
-    pub sync: bool,
+    pub sync: bool = false,
 
     /// What written blocks hold, so that they can be checked. Default: `None`, nothing is checked.
-    pub verify: Option<Verify>,
+    pub verify: Option<Verify> = None,
     /// Check after a pass of writes what the pass wrote. Reads are always checked as they complete. Default: true.
-    pub do_verify: bool,
+    pub do_verify: bool = true,
     /// How many bytes have a header of their own, which takes 44 of them. The number divides every block size. Default:
     /// 0, the length of the operation.
-    pub verify_interval: u64,
+    pub verify_interval: u64 = 0,
     /// Check after this many blocks were written instead of after the pass. Default: 0, after the pass.
-    pub verify_backlog: u64,
+    pub verify_backlog: u64 = 0,
     /// How many blocks are checked at each `verify_backlog`. Default: `verify_backlog`.
-    pub verify_backlog_batch: u64,
+    pub verify_backlog_batch: u64 = 0,
     /// End the job at the first block that is not what was written. Default: false, count and go on, and fail at the
     /// end.
-    pub verify_fatal: bool,
+    pub verify_fatal: bool = false,
 
     /// Which latencies are taken; from `gtod_reduce`, `disable_lat`, `disable_clat` and `disable_slat`.
-    pub measure: Measure,
+    pub measure: Measure = Measure { lat: true, clat: true, slat: true },
     /// Report percentiles of completion latencies. Default: true.
-    pub clat_percentiles: bool,
+    pub clat_percentiles: bool = true,
     /// Report percentiles of total latencies. Default: false.
-    pub lat_percentiles: bool,
+    pub lat_percentiles: bool = false,
     /// Report percentiles of submission latencies. Default: false.
-    pub slat_percentiles: bool,
+    pub slat_percentiles: bool = false,
     /// Which percentiles are reported, in rising order, each above 0 and up to 100. Default: [`Job::PERCENTILES`].
-    pub percentile_list: Vec<f64>,
+    pub percentile_list: Vec<f64> = Self::PERCENTILES.to_vec(),
 
     /// The options that the job's own section sets, as written, with fio's full names. For reports.
-    pub options: Vec<(String, String)>,
+    pub options: Vec<(String, String)> = Vec::new(),
+}
 }
 
 /// A kind of operation for which options can have values of their own.
@@ -326,72 +328,7 @@ impl Job {
     /// A job of that name with fio's defaults.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            description: None,
-            files: Vec::new(),
-            numjobs: 1,
-            stonewall: false,
-            group: 0,
-            group_reporting: false,
-            operations: Operations::Only(Direction::Read),
-            order: Order::Sequential { skip: 0 },
-            percentage_random: ByDirection::all(100),
-            random_distribution: Distribution::Random,
-            norandommap: false,
-            seed: Some(Self::SEED),
-            bs: ByDirection::all(BlockSize::Fixed(4096)),
-            blockalign: ByDirection::all(4096),
-            bs_unaligned: false,
-            size: None,
-            offset: Extent::Bytes(0),
-            offset_increment: Extent::Bytes(0),
-            offset_align: 0,
-            io_size: None,
-            number_ios: None,
-            loops: 1,
-            ioengine: "psync".to_owned(),
-            iodepth: 1,
-            iodepth_batch_submit: 1,
-            iodepth_batch_complete_min: 1,
-            iodepth_batch_complete_max: 1,
-            iodepth_low: 1,
-            direct: false,
-            hipri: false,
-            fixedbufs: false,
-            priority: None,
-            cmdprio_percentage: ByDirection::all(0),
-            cmdprio: ByDirection::all(IoPriority { class: Class::RealTime, level: 0 }),
-            runtime: None,
-            time_based: false,
-            ramp_time: Duration::ZERO,
-            startdelay: Duration::ZERO..=Duration::ZERO,
-            rate: ByDirection::all(None),
-            rate_iops: ByDirection::all(None),
-            rate_process: RateProcess::Linear,
-            rate_ignore_thinktime: false,
-            thinktime: Duration::ZERO,
-            thinktime_spin: Duration::ZERO,
-            thinktime_blocks: 1,
-            thinktime_blocks_issue: false,
-            thinktime_iotime: Duration::ZERO,
-            fsync: 0,
-            fdatasync: 0,
-            end_fsync: false,
-            sync: false,
-            verify: None,
-            do_verify: true,
-            verify_interval: 0,
-            verify_backlog: 0,
-            verify_backlog_batch: 0,
-            verify_fatal: false,
-            measure: Measure { lat: true, clat: true, slat: true },
-            clat_percentiles: true,
-            lat_percentiles: false,
-            slat_percentiles: false,
-            percentile_list: Self::PERCENTILES.to_vec(),
-            options: Vec::new(),
-        }
+        Self { name: name.into(), ..Self::default() }
     }
 }
 

@@ -9,6 +9,24 @@
 //! Programs call in at the names of this page. Inside, `job`, `blktrace` and `device` are imported by the others and
 //! import nothing.
 
+/// A struct whose defaults stand beside its fields.
+macro_rules! with_defaults {
+    ($(#[$of_struct:meta])* $vis:vis struct $name:ident {
+        $($(#[$of_field:meta])* $field_vis:vis $field:ident: $type:ty = $default:expr,)*
+    }) => {
+        $(#[$of_struct])*
+        $vis struct $name {
+            $($(#[$of_field])* $field_vis $field: $type,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+    };
+}
+
 pub mod bench;
 pub mod blktrace;
 mod buffers;

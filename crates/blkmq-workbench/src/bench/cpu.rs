@@ -1,6 +1,6 @@
 //! What a thread uses of the machine.
 
-use std::ops::{AddAssign, Sub};
+use std::ops::{Add, AddAssign, Sub};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::time::{ClockId, clock_gettime};
@@ -39,6 +39,17 @@ impl Usage {
             minor_faults: count(usage.minor_page_faults()),
         }
     }
+
+    fn zip(self, other: Self, f: fn(u64, u64) -> u64) -> Self {
+        Self {
+            cpu_ns: f(self.cpu_ns, other.cpu_ns),
+            usr_ns: f(self.usr_ns, other.usr_ns),
+            sys_ns: f(self.sys_ns, other.sys_ns),
+            switches: f(self.switches, other.switches),
+            major_faults: f(self.major_faults, other.major_faults),
+            minor_faults: f(self.minor_faults, other.minor_faults),
+        }
+    }
 }
 
 /// CPU time of the calling thread in nanoseconds. COST: a system call of some 100 to 200 ns.
@@ -53,24 +64,12 @@ impl Sub for Usage {
 
     /// What was used since `earlier`.
     fn sub(self, earlier: Self) -> Self {
-        Self {
-            cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
-            usr_ns: self.usr_ns.saturating_sub(earlier.usr_ns),
-            sys_ns: self.sys_ns.saturating_sub(earlier.sys_ns),
-            switches: self.switches.saturating_sub(earlier.switches),
-            major_faults: self.major_faults.saturating_sub(earlier.major_faults),
-            minor_faults: self.minor_faults.saturating_sub(earlier.minor_faults),
-        }
+        self.zip(earlier, u64::saturating_sub)
     }
 }
 
 impl AddAssign for Usage {
     fn add_assign(&mut self, other: Self) {
-        self.cpu_ns += other.cpu_ns;
-        self.usr_ns += other.usr_ns;
-        self.sys_ns += other.sys_ns;
-        self.switches += other.switches;
-        self.major_faults += other.major_faults;
-        self.minor_faults += other.minor_faults;
+        *self = self.zip(other, u64::add);
     }
 }

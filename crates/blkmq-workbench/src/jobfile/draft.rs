@@ -7,65 +7,40 @@ use blkmq::{Class, IoPriority};
 use crate::TextError;
 use crate::job::{BlockSize, ByDirection, Direction, Distribution, Extent, Job, Measure, Operations};
 
+with_defaults! {
 /// The options of a job that were read so far. Options that have a meaning by themselves go into `job`. The others wait
 /// for [`settle`](Draft::settle).
 #[derive(Debug, Clone)]
 pub(super) struct Draft {
-    pub(super) job: Job,
+    pub(super) job: Job = Job::new(""),
     /// The factor that `k` stands for.
-    pub(super) kilo: u64,
+    pub(super) kilo: u64 = 1024,
     /// How many percent of a mixture are reads.
-    pub(super) read_percent: u32,
-    pub(super) new_group: bool,
-    pub(super) seed: u64,
-    pub(super) repeat: bool,
-    pub(super) repeat_all: bool,
-    pub(super) blockalign: ByDirection<Option<u64>>,
-    pub(super) filesize: Option<u64>,
+    pub(super) read_percent: u32 = 50,
+    pub(super) new_group: bool = false,
+    pub(super) seed: u64 = Job::SEED,
+    pub(super) repeat: bool = true,
+    pub(super) repeat_all: bool = false,
+    pub(super) blockalign: ByDirection<Option<u64>> = ByDirection::all(None),
+    pub(super) filesize: Option<u64> = None,
     /// Whether the engine waits for each operation.
-    pub(super) waits: bool,
+    pub(super) waits: bool = true,
     /// 0 stands for `iodepth`.
-    pub(super) batch_submit: u32,
-    pub(super) batch_complete_min: u32,
+    pub(super) batch_submit: u32 = 1,
+    pub(super) batch_complete_min: u32 = 1,
     /// 0 stands for the minimum.
-    pub(super) batch_complete_max: u32,
+    pub(super) batch_complete_max: u32 = 0,
     /// 0 stands for `iodepth`.
-    pub(super) depth_low: u32,
-    pub(super) cmdprio_class: ByDirection<Class>,
-    pub(super) cmdprio: ByDirection<u8>,
-    pub(super) thinktime_blocks: Option<u64>,
-    pub(super) fsync_on_close: bool,
+    pub(super) depth_low: u32 = 0,
+    pub(super) cmdprio_class: ByDirection<Class> = ByDirection::all(Class::RealTime),
+    pub(super) cmdprio: ByDirection<u8> = ByDirection::all(0),
+    pub(super) thinktime_blocks: Option<u64> = None,
+    pub(super) fsync_on_close: bool = false,
     /// 0 stands for `verify_backlog`.
-    pub(super) backlog_batch: u64,
+    pub(super) backlog_batch: u64 = 0,
     /// The place where each option was last given, in a global section or in the job's own.
-    places: BTreeMap<&'static str, String>,
+    places: BTreeMap<&'static str, String> = BTreeMap::new(),
 }
-
-impl Default for Draft {
-    fn default() -> Self {
-        Self {
-            job: Job::new(""),
-            kilo: 1024,
-            read_percent: 50,
-            new_group: false,
-            seed: Job::SEED,
-            repeat: true,
-            repeat_all: false,
-            blockalign: ByDirection::all(None),
-            filesize: None,
-            waits: true,
-            batch_submit: 1,
-            batch_complete_min: 1,
-            batch_complete_max: 0,
-            depth_low: 0,
-            cmdprio_class: ByDirection::all(Class::RealTime),
-            cmdprio: ByDirection::all(0),
-            thinktime_blocks: None,
-            fsync_on_close: false,
-            backlog_batch: 0,
-            places: BTreeMap::new(),
-        }
-    }
 }
 
 impl Draft {
