@@ -13,10 +13,11 @@ use std::path::{Path, PathBuf};
 
 use blkmq::Locking;
 use blkmq_workbench::oracle::Scoring;
-use blkmq_workbench::order::{Agreement, Decisions, Groups, Insertions, Processes, replay_bfq, steps};
+use blkmq_workbench::order::{Agreement, Decisions, Finding, Groups, Insertions, Processes, replay_bfq, steps};
 use blkmq_workbench::{Classes, Settings, Speed, TraceFiles};
 use clap::Args;
 
+use self::order::List;
 use crate::file;
 use crate::target::{self, Time};
 use blkmq_program::Failure;
@@ -167,14 +168,19 @@ impl Replay {
         if self.adjustments.is_some() && !has_depths {
             return Err(Failure::Input(format!("--adjustments: {scheduler} has no depths to adjust; kyber has")));
         }
-        let mut lists = order::Lists::create(self.choices.as_deref(), self.adjustments.as_deref())?;
+        let mut choices = List::create(self.choices.as_deref())?;
+        let mut adjustments = List::create(self.adjustments.as_deref())?;
         let mut agreement = Agreement::default();
         findings.try_for_each(|finding| {
             let finding = finding?;
             agreement.add(&finding);
-            lists.add(&finding)
+            match finding {
+                Finding::Choice(choice) => choices.write(|out| choice.write(out)),
+                Finding::Adjustment(adjustment) => adjustments.write(|out| adjustment.write(out)),
+            }
         })?;
-        lists.finish()?;
+        choices.finish()?;
+        adjustments.finish()?;
         if self.json {
             order::tell_programs(&agreement, has_depths, out)
         } else {
@@ -202,14 +208,19 @@ impl Replay {
         let again = trace.again()?;
         let insertions = Insertions::count(trace)?;
         let mut steps = replay_bfq(steps(again, lines), &insertions, settings, &processes, &groups)?;
-        let mut lists = decisions::Lists::create(self.choices.as_deref(), self.expirations.as_deref())?;
+        let mut choices = List::create(self.choices.as_deref())?;
+        let mut expirations = List::create(self.expirations.as_deref())?;
         let mut scoring = Scoring::default();
         steps.try_for_each(|replayed| {
             let replayed = replayed?;
             scoring.add(&replayed);
-            lists.add(&replayed)
+            if let Some(answer) = replayed.answer {
+                choices.write(|out| answer.write(out))?;
+            }
+            replayed.expired.iter().try_for_each(|expired| expirations.write(|out| expired.write(out)))
         })?;
-        lists.finish()?;
+        choices.finish()?;
+        expirations.finish()?;
         let score = scoring.finish();
         if self.json { decisions::tell_programs(&score, out) } else { decisions::tell(&score, out) }
     }

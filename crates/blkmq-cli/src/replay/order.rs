@@ -2,61 +2,34 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use blkmq_workbench::order::{Agreement, Choice, Finding, Request};
+use blkmq_workbench::order::{Agreement, Choice, Request};
 use serde::Serialize;
 
 use blkmq_program::{Failure, json};
 
-/// A file that is written line by line.
-pub(super) struct List {
-    path: PathBuf,
-    out: BufWriter<File>,
-}
+/// A file that is written line by line, if it is asked for.
+pub(super) struct List<'a>(Option<(&'a Path, BufWriter<File>)>);
 
-impl List {
+impl<'a> List<'a> {
     /// Makes the file, empty.
-    pub(super) fn create(path: &Path) -> Result<Self, Failure> {
-        let file = File::create(path).map_err(|error| Failure::writing(path.display(), &error))?;
-        Ok(Self { path: path.to_owned(), out: BufWriter::new(file) })
+    pub(super) fn create(path: Option<&'a Path>) -> Result<Self, Failure> {
+        let create = |path: &'a Path| match File::create(path) {
+            Ok(file) => Ok((path, BufWriter::new(file))),
+            Err(error) => Err(Failure::writing(path.display(), &error)),
+        };
+        path.map(create).transpose().map(Self)
     }
 
     pub(super) fn write(&mut self, lines: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
-        lines(&mut self.out).map_err(|error| Failure::writing(self.path.display(), &error))
+        let Some((path, out)) = &mut self.0 else { return Ok(()) };
+        lines(out).map_err(|error| Failure::writing(path.display(), &error))
     }
 
     /// Writes what is still in memory.
     pub(super) fn finish(mut self) -> Result<(), Failure> {
         self.write(|out| out.flush())
-    }
-}
-
-/// The files that list what a replay finds.
-pub(super) struct Lists {
-    choices: Option<List>,
-    adjustments: Option<List>,
-}
-
-impl Lists {
-    /// Makes the files that are asked for.
-    pub(super) fn create(choices: Option<&Path>, adjustments: Option<&Path>) -> Result<Self, Failure> {
-        let [choices, adjustments] = [choices, adjustments].map(|path| path.map(List::create).transpose());
-        Ok(Self { choices: choices?, adjustments: adjustments? })
-    }
-
-    /// Writes a finding to the file that lists its kind.
-    pub(super) fn add(&mut self, finding: &Finding) -> Result<(), Failure> {
-        match (finding, &mut self.choices, &mut self.adjustments) {
-            (Finding::Choice(choice), Some(list), _) => list.write(|out| choice.write(out)),
-            (Finding::Adjustment(adjustment), _, Some(list)) => list.write(|out| adjustment.write(out)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Writes what is still in memory.
-    pub(super) fn finish(self) -> Result<(), Failure> {
-        [self.choices, self.adjustments].into_iter().flatten().try_for_each(List::finish)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A replay through a device, and what it prints.
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::sync::atomic::Ordering;
 
 use blkmq::{Clock, QueueError, RequestQueue, Status, VirtualClock};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::Replay;
 use crate::device::{self, Intent};
 use crate::target::{self, Time};
-use blkmq_program::{Failure, interrupt, json};
+use blkmq_program::{Failure, interrupt, json, progress};
 
 /// Requests that each submitter can have outstanding. A trace needs more only if the device is far slower than the
 /// traced one.
@@ -27,11 +27,15 @@ impl Replay {
             return Err(self.fault("the trace holds no operation: no event is a Q, I or D".to_owned()).into());
         }
         let q = self.open(device, &load)?;
-        let mut bar = Progress { total: load.nr_operations, shown: false };
+        let bar = progress::bar(load.nr_operations);
+        let mut tell = |done| {
+            bar.set_position(done);
+            bar.set_message(format!("{done} of {} operations", load.nr_operations));
+        };
         let stop = interrupt::flag();
-        let outcome = blkmq_workbench::play(&load, &q, self.speed, &stop, &mut |done| bar.show(done))
+        let outcome = blkmq_workbench::play(&load, &q, self.speed, &stop, &mut tell)
             .map_err(|error| Failure::Running(error.to_string()))?;
-        bar.clear();
+        bar.finish_and_clear();
         let is_stopped = stop.load(Ordering::Relaxed);
         if outcome.completed == 0 && !is_stopped {
             let reasons: Vec<String> = outcome.refused.iter().map(|(status, n)| format!("{n}: {status}")).collect();
@@ -95,27 +99,6 @@ impl Replay {
 fn ends(load: &Load, q: &RequestQueue) -> String {
     let capacity = q.limits().capacity_sectors;
     format!("the trace reaches to sector {}, the device to sector {capacity}", load.end)
-}
-
-/// Shows on a terminal how far a replay has come.
-struct Progress {
-    total: u64,
-    shown: bool,
-}
-
-impl Progress {
-    fn show(&mut self, done: u64) {
-        if io::stderr().is_terminal() {
-            eprint!("\r{done} of {} operations ", self.total);
-            self.shown = true;
-        }
-    }
-
-    fn clear(&self) {
-        if self.shown {
-            eprint!("\r{:60}\r", "");
-        }
-    }
 }
 
 /// Everything that a report is made from.
