@@ -167,29 +167,29 @@ impl Reproduce {
 
 /// The table 'scaling' in a short form: one device, each locking as a whole, few rounds.
 pub(crate) fn scaling_in_short(stop: &Arc<AtomicBool>) -> Result<FoundTable, Failure> {
-    measure(&tables::scaling_in_short(), MIN_ROUNDS as u32, SHORT_SLICE, stop)
+    measure(&tables::in_short("scaling", QUICK), MIN_ROUNDS as u32, SHORT_SLICE, stop)
 }
 
 /// The same table for a load in which requests wait.
 pub(crate) fn waiting_in_short(stop: &Arc<AtomicBool>) -> Result<FoundTable, Failure> {
-    measure(&tables::waiting_in_short(), MIN_ROUNDS as u32, SHORT_SLICE, stop)
+    measure(&tables::in_short("waiting", WAITING), MIN_ROUNDS as u32, SHORT_SLICE, stop)
 }
 
 fn measure(table: &Table, rounds: u32, runtime: Duration, stop: &Arc<AtomicBool>) -> Result<FoundTable, Failure> {
     let is_real = table.clock == Time::Real;
     let options: &[&str] = if is_real { &[] } else { &[RAMP] };
-    let jobs = JobFile::parse(table.file, table.job, options, Mode::Strict, &System)?.jobs;
+    let jobs = JobFile::parse(&table.file, table.job(), options, Mode::Strict, &System)?.jobs;
     let mut variants = Vec::new();
     for row in &table.rows {
-        let mut target = Target::new(row.device, table.clock);
+        let mut target = Target::new(&row.device, table.clock);
         for (name, value) in &row.set {
             target.set(name, value, format!("{}: {}", table.name, row.label));
         }
-        variants.push(Variant::new(row.label.clone(), &jobs, target.open(table.file, &jobs)?));
+        variants.push(Variant::new(row.label.clone(), &jobs, target.open(&table.file, &jobs)?));
     }
     let nr_slices = if is_real { 2 * u64::from(rounds) } else { 1 };
     let bar = progress::bar(variants.len() as u64 * nr_slices);
-    bar.set_message(table.file);
+    bar.set_message(table.file.clone());
     let turns = if is_real {
         let pairs: Vec<_> = table.rows.iter().enumerate().map(|(index, row)| (row.base, index)).collect();
         compare::in_turn(&mut variants, runtime, rounds as usize, &pairs, stop, &mut || bar.inc(1))

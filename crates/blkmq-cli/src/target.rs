@@ -8,6 +8,7 @@ use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Setup};
 use blkmq_workbench::job::{Direction, Operations};
 use blkmq_workbench::{Job, Subject, TextError, assignment};
 use clap::ValueEnum;
+use serde::Deserialize;
 
 use crate::device::{self, Intent};
 
@@ -27,7 +28,8 @@ pub(crate) fn switch(text: &str) -> Result<bool, String> {
 }
 
 /// The time that a load runs on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Time {
     Real,
     Virtual,

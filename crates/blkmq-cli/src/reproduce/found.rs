@@ -24,14 +24,14 @@ pub(super) struct Found {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct FoundTable {
-    pub(super) name: &'static str,
-    pub(super) about: &'static str,
-    pub(super) job: &'static str,
+    pub(super) name: String,
+    pub(super) about: String,
+    pub(super) job: String,
     /// How long it ran, and on which clock.
     pub(super) time: String,
     /// The author, and the machine. Empty if there is no such published measurement.
-    #[serde(skip_serializing_if = "str::is_empty")]
-    pub(super) published: &'static str,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) published: String,
     pub(super) rounds: usize,
     pub(super) rows: Vec<FoundRow>,
     pub(super) figures: Vec<Figure>,
@@ -41,7 +41,7 @@ pub(crate) struct FoundTable {
 #[derive(Debug, Serialize)]
 pub(super) struct FoundRow {
     pub(super) label: String,
-    pub(super) device: &'static str,
+    pub(super) device: String,
     pub(super) settings: Vec<String>,
     /// Operations per second.
     pub(super) iops: Spread,
@@ -90,11 +90,11 @@ impl FoundTable {
     pub(super) fn new(table: &Table, time: String, variants: &[Variant], turns: &Turns) -> Self {
         let rows = variants.iter().enumerate();
         Self {
-            name: table.name,
-            about: table.about,
-            job: table.file,
+            name: table.name.clone(),
+            about: table.about.clone(),
+            job: table.file.clone(),
             time,
-            published: table.published,
+            published: table.published.clone(),
             rounds: turns.rounds(),
             rows: rows.map(|(index, variant)| FoundRow::new(table, index, variant, turns)).collect(),
             figures: table.figures.clone(),
@@ -123,7 +123,7 @@ impl FoundRow {
         let before = published.base_iops.or(table.rows[row.base].published.iops).filter(|_| !is_base);
         Self {
             label: row.label.clone(),
-            device: row.device,
+            device: row.device.clone(),
             settings: row.set.iter().map(|(name, value)| format!("{name}={value}")).collect(),
             iops: rates(index),
             gain: over_base.as_ref().map(|ratio| gain(1.0, ratio.ratio)),

@@ -91,7 +91,7 @@ fn write_line(label: &str, cells: &[String], out: &mut dyn Write) -> io::Result<
 impl FoundTable {
     pub(crate) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "\n{}: {}", self.name, self.about)?;
-        let published = match self.published {
+        let published = match &*self.published {
             "" => String::new(),
             published => format!(" Published: {published}"),
         };
@@ -154,7 +154,7 @@ impl FoundTable {
             Some(group(row, vec![Some(bar), published(row.published_gain.map(|gain| 1.0 + gain))]))
         };
         let series = ["measured", "published"];
-        let published = match self.published {
+        let published = match &*self.published {
             "" => String::new(),
             published => format!(" The last three columns were published: {published}."),
         };
@@ -163,7 +163,7 @@ impl FoundTable {
             self.about, self.job, self.time
         );
         let mut sections = vec![
-            page::table(self.name, &note, &head, rows),
+            page::table(&self.name, &note, &head, rows),
             page::bars(
                 &format!("{}: rates", self.name),
                 "Operations per second: the median of slices that took turns, with quartiles.",
@@ -258,7 +258,7 @@ mod tests {
     fn each_step_is_told_by_its_name() {
         let row = |label: &str, low, high| FoundRow {
             label: label.to_owned(),
-            device: "null",
+            device: "null".to_owned(),
             settings: Vec::new(),
             iops: Spread { median: 1.0, lower: 1.0, upper: 1.0 },
             stamps: "coarse",
@@ -280,7 +280,7 @@ mod tests {
             row("single, bypass, x", 1.5, 2.5),
             row("combining, bypass, x", 0.4, 0.6),
         ];
-        let [name, about, job, published] = [""; 4];
+        let [name, about, job, published] = [const { String::new() }; 4];
         let mut table =
             FoundTable { name, about, job, time: String::new(), published, rounds: 16, rows, figures: Vec::new() };
         let expected = "On this machine, times the operations of 'single, x':\n  \
@@ -295,7 +295,7 @@ mod tests {
     /// Red if a published gain has no bar, or if its bar is among the measured ones.
     #[test]
     fn published_gains_are_drawn_beside_the_measured_ones() {
-        let [name, about, job, published] = [""; 4];
+        let [name, about, job, published] = [const { String::new() }; 4];
         let figures = super::super::tables::table("scaling").figures;
         let expected: Vec<f64> = figures.iter().map(|figure| 1.0 + figure.gain).collect();
         let rows = Vec::new();
