@@ -4,10 +4,13 @@ use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
 /// The file of a Unix socket that a server has made. Dropping it removes the file, unless another file has taken its
 /// place. While the socket is open, no other file gets its inode.
@@ -21,6 +24,30 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
+    /// Listens at a new Unix socket, which does not block. Its file has these permissions before anybody can connect.
+    /// A socket that a server has left behind is replaced, and nothing else is. `backlog`: the most connections that
+    /// may wait to be accepted.
+    ///
+    /// # Errors
+    /// Something else is at the path, or the system refuses.
+    pub fn listen(path: PathBuf, mode: u32, backlog: i32) -> io::Result<(UnixListener, Self)> {
+        let name = SocketAddrUnix::new(&path)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        if let Err(error) = bind(&socket, &name) {
+            if error != Errno::ADDRINUSE {
+                return Err(error.into());
+            }
+            remove_stale(&path)?;
+            bind(&socket, &name)?;
+        }
+        let file = Self::at(path)?;
+        // This comes before any client can connect: a socket that does not listen yet refuses connections.
+        set_socket_mode(file.path(), Some(mode))?;
+        listen(&socket, backlog)?;
+        Ok((UnixListener::from(socket), file))
+    }
+
     /// The file that is at this path now.
     ///
     /// # Errors
@@ -56,6 +83,20 @@ impl Drop for SocketFile {
             // Another process may have removed the file already.
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+/// Removes the file of a socket that a server has left behind.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let in_the_way = |text: &str| Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+    if !fs::symlink_metadata(path)?.file_type().is_socket() {
+        return in_the_way("the file is there and is no socket; remove it, or choose another path");
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => in_the_way(&format!("a socket is there, and whether it is in use cannot be told: {error}")),
+        Ok(_) => in_the_way("another server listens there"),
     }
 }
 

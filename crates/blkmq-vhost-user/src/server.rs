@@ -1,16 +1,13 @@
 //! The server: a socket for each device, and a thread that serves one front-end after the other.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{fs, io, thread};
+use std::{io, thread};
 
 use blkmq::event::EventFd;
 use blkmq_engine::{Engine, Phase, SocketFile, Topic};
-use rustix::fs::{Mode, fchmod};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
+use rustix::net::{SocketFlags, accept_with};
 
 use crate::connection::{Connection, Ending};
 use crate::device::{Device, DeviceError};
@@ -41,28 +38,9 @@ struct Acceptor {
 
 impl Acceptor {
     fn open(path: &Path, mode: u32) -> io::Result<Self> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // Linux makes the file with the socket's own permissions, so there is no time in which it has others.
-        fchmod(&socket, Mode::from_raw_mode(mode))?;
-        let address = SocketAddrUnix::new(path)?;
-        if let Err(error) = bind(&socket, &address) {
-            if error != rustix::io::Errno::ADDRINUSE || !is_left(path) {
-                return Err(error.into());
-            }
-            fs::remove_file(path)?;
-            bind(&socket, &address)?;
-        }
-        let file = SocketFile::at(path.to_owned())?;
-        listen(&socket, 4)?;
-        Ok(Self { _file: file, socket })
+        let (socket, file) = SocketFile::listen(path.to_owned(), mode, 4)?;
+        Ok(Self { _file: file, socket: socket.into() })
     }
-}
-
-/// Whether a server that has ended has left this socket: nobody listens there.
-fn is_left(path: &Path) -> bool {
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
-    is_socket && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Devices that are served, until the engine is [stopped](Engine::stop).
@@ -186,6 +164,9 @@ fn serve(device: &Device, acceptor: &Acceptor, bell: &Arc<EventFd>, engine: &Arc
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     /// Red if a server that ends removes the file at its path whosever it is: the next server there, or any other file,

@@ -8,8 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use blkmq_export::SocketFile;
-use rustix::fs::Mode;
-use rustix::process::{Pid, geteuid, test_kill_process, umask};
+use rustix::process::{Pid, geteuid, test_kill_process};
 
 use blkmq_program::Failure;
 
@@ -106,19 +105,14 @@ impl Socket {
                 return Err(wrong("there is something else than a socket; choose another name or remove it"));
             }
             Ok(_) if !is_stale(path) => return Err(wrong("somebody listens there already; choose another name")),
-            Ok(_) => fs::remove_file(path).map_err(|error| Failure::writing(path.display(), &error))?,
-            Err(_) => (),
+            _ => (),
         }
-        Self::bind(path).map_err(|error| Failure::writing(path.display(), &error))
-    }
-
-    fn bind(path: &Path) -> io::Result<(UnixListener, Self)> {
-        // The mode has to be right from the first moment. The mask is that of the whole process, which has one thread
-        // so far.
-        let mask = umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
-        let listener = UnixListener::bind(path);
-        umask(mask);
-        Ok((listener?, Self(SocketFile::at(path.to_owned())?)))
+        let listen = || -> io::Result<_> {
+            let (listener, file) = SocketFile::listen(path.to_owned(), 0o600, 128)?;
+            listener.set_nonblocking(false)?;
+            Ok((listener, Self(file)))
+        };
+        listen().map_err(|error| Failure::writing(path.display(), &error))
     }
 }
 

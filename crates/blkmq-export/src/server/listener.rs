@@ -1,13 +1,12 @@
 //! Sockets that wait for clients.
 
 use std::fmt;
-use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf, absolute};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
+use std::path::{PathBuf, absolute};
 use std::time::Duration;
 
 use blkmq_engine::{SocketFile, Source, set_socket_mode};
@@ -15,7 +14,7 @@ use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl, socket_acceptconn, socket_domain,
     socket_type,
 };
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::net::{AddressFamily, SocketType};
 
 use super::uri;
 
@@ -87,8 +86,7 @@ impl Listener {
         let socket = match address {
             Address::Unix { path, mode } => {
                 let path = absolute(path)?;
-                let (listener, file) = listen_unix(path.clone(), *mode)?;
-                listener.set_nonblocking(true)?;
+                let (listener, file) = SocketFile::listen(path.clone(), *mode, BACKLOG)?;
                 Socket::Unix { listener, path, file: Some(file), only: None }
             }
             Address::Tcp(address) => Self::tcp(TcpListener::bind(address)?)?,
@@ -195,37 +193,6 @@ pub(super) fn unix_peer(socket: BorrowedFd<'_>) -> String {
     }
 }
 
-fn listen_unix(path: PathBuf, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
-    let name = SocketAddrUnix::new(&path)?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    if let Err(error) = bind(&socket, &name) {
-        if error != rustix::io::Errno::ADDRINUSE {
-            return Err(error.into());
-        }
-        remove_stale(&path)?;
-        bind(&socket, &name)?;
-    }
-    let file = SocketFile::at(path)?;
-    // This comes before any client can connect: a socket that does not listen yet refuses connections.
-    set_socket_mode(file.path(), Some(mode))?;
-    listen(&socket, BACKLOG)?;
-    Ok((UnixListener::from(socket), file))
-}
-
-/// Removes the file of a socket that a server has left behind.
-fn remove_stale(path: &Path) -> io::Result<()> {
-    let in_the_way = |text: &str| Err(io::Error::new(io::ErrorKind::AddrInUse, text));
-    if !fs::symlink_metadata(path)?.file_type().is_socket() {
-        return in_the_way("the file is there and is no socket; remove it, or choose another path");
-    }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => in_the_way(&format!("a socket is there, and whether it is in use cannot be told: {error}")),
-        Ok(_) => in_the_way("another server listens there"),
-    }
-}
-
 /// What is wrong with a socket that was handed over.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -246,10 +213,13 @@ pub enum SocketError {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixStream;
 
     use rustix::net::sockopt;
+    use rustix::net::{SocketAddrUnix, SocketFlags, bind, listen, socket_with};
     use rustix::thread::{Uid, set_thread_res_uid};
 
     use super::*;
