@@ -25,55 +25,12 @@ use crate::target::{Pair, Target, Time};
 use crate::{file, progress, target};
 use blkmq_program::{Failure, interrupt, json};
 
-const EXAMPLES: &str = "\
-Examples:
-  blkmq bench job.fio
-  blkmq bench job.fio --device null,irqmode=2,hw_queue_depth=64 --scheduler mq-deadline --runtime 5s --json
-  blkmq bench job.fio --device hdd --scheduler mq-deadline --set nr_requests=64 --clock virtual
-  blkmq bench job.fio --ab scheduler=none,mq-deadline
-  blkmq bench job.fio --device file,path=disk.img --overwrite
-  blkmq bench job.fio --ab scheduler=none,bfq --for 60s
-  blkmq bench job.fio --report run.html
-  blkmq bench job.fio --ab device=null,submit_queues=1::null,submit_queues=2 --option numjobs=2
-
-JOB.fio is a job file of fio. Each job of fio is a thread (on virtual time: a task of one thread) with a submitter of its
-own. IOPS count the operations that jobs completed. Below them stands what the block layer made of these operations: the
-requests that the driver got, the operations that joined another one's request, and the CPU time of the jobs' threads for
-each request.
-
-The device is the one that --device names, or else the file that the jobs name by filename, or else null. All jobs run on
-one device: a list of files, directory and filename_format are refused unless --device is given. A file of filename that is
-not there is made with the jobs' size, and filled if they read it. Except for direct, options for page cache and engines have
-no effect. Jobs that write are refused on a file or another real device that may hold data, unless --overwrite is given.
-
-A write that begins or ends within a block of the device, as with bs=2300, is a read-modify-write: the blocks around its bytes
-are read, and written with its bytes in them. It costs the device a read and a write, and the latency of both. It counts as
-one write of its own bytes. Nothing is cached: each such write reads its blocks, and those of one block follow one another at
-any iodepth. A read that begins or ends within a block reads the blocks around its bytes. With direct=1 or buffered=0 such a
-job is refused, as the kernel refuses fio's.
-
-Ctrl-C ends the jobs early: outstanding operations complete, and the results so far are printed. A second Ctrl-C ends the
-program at once.
-
-With --json the output has the shape of fio's, with the block layer's numbers under the key 'blkmq'. --output-format takes
-fio's words, for example json+, which fio_jsonplus_clat2csv reads.
-
-With --ab the job runs in short slices, in turn with the one and the other value (A B B A, B A A B). B/A is the ratio of the
-operations of all jobs together. The comparison ends once the 95 % interval of B/A is narrower than 0.02, after 16 rounds of
-four slices or more; how long that can take is said at the beginning, and how much of it is left every 10 s. With --for 60s
-it takes no longer than that. Below the ratio stand the rate, p50 and p99 of each job. KNOB is device, scheduler, locking, bypass, or a setting that --set takes; unless
-bypass is given, it has the locking's default. KNOB may also be accounting, with the values per-thread and shared; or
-stamps: with 0 the block layer takes no time stamps, with 1 it takes exact ones, also for jobs with gtod_reduce, which
-otherwise get the time of the kernel's last tick. --set takes stamps too.
-
-'blkmq devices' lists devices and their parameters, 'blkmq schedulers' schedulers and knobs.";
-
 /// The default length of a slice of a comparison.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
 /// Run a fio job file on a device, or compare two settings by it.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
+#[command(after_help = blkmq_program::after_help(include_str!("help/bench.txt")))]
 pub(crate) struct Bench {
     /// The job file.
     #[arg(value_name = "JOB.fio")]

@@ -32,48 +32,9 @@ use crate::page::{self, Page};
 use crate::{machine, target};
 use blkmq_program::{Failure, interrupt, json, progress};
 
-const EXAMPLES: &str = "\
-Examples:
-  blkmq calibrate cloud
-  blkmq calibrate file:disk.img
-  blkmq calibrate file,path=/dev/nvme0n1 --report nvme.html
-  blkmq calibrate file,path=new.img,size=8G --writes
-  blkmq calibrate file:disk.img --writes --overwrite
-  blkmq calibrate ssd,hw_queue_depth=256 --writes --json
-
-What is measured, by one thread for each hardware queue of the device, without a scheduler:
-  ceiling  the highest rate of any depth: requests a second by operations of 4 KiB at random places, bytes a second by
-           operations of 256 KiB in sequence; a depth is how many operations are outstanding at once
-  knee     the least depth that reaches 0.95 of the ceiling. Beyond it the rate hardly grows, and latency grows as the
-           depth does: p99 is shown at the knee, at twice the knee, and at the full depth
-  burst    whether the device is faster in its first seconds than later, for how long, and what it does beyond its later
-           rate: its credit. A credit that lasts longer than the device is watched is not seen
-  reader   reads of 4 KiB one after the other, at most 1000 a second and at most 5 % of the ceiling, beside 4 x 128
-           operations of 4 KiB and of 64 KiB (reads, or writes with --writes): with the device as `blkmq serve` takes it,
-           at the proposed depth under each scheduler, and with a limiter
-  limiter   a queue that bounds the work with the device by itself (wbt_lat_usec=-1), at the device's own depth: what it
-           finds without any number, beside what the sweep found
-The block at the end is for `blkmq serve --config FILE.toml`. Its depth is the highest knee of all loads, so that none of
-them loses more than 5 %. A depth counts requests, and large ones are more work than small ones: one number cannot be
-right for both. Its scheduler is the one with the shortest p99 of the reader with which the floods keep 0.9 of the best
-rate. A limiter is proposed instead if the reader's p99 is no longer with it, and each flood keeps 0.95 of its rate beside
-the device as it is.
-
-A model of a device (hdd, ssd, cloud, null with irqmode=2) is measured on virtual time, so the figures are the same each
-time. Any other device takes about a minute of the machine's time, and three with --writes; measure while the machine has
-nothing else to do.
-
-Nothing is written unless --writes is given: a file or block device is then opened for reading only. With --writes all of
-the device may be overwritten, mostly with zeroes; if it may hold data, it is refused without --overwrite. A file that a
-server of blkmq writes to is refused, and with --writes one that any of them has open. So is a block device that is
-mounted or that another program has for itself, unless its spec says force=1. It cannot be told whether another program
-uses a file, or the device behind an NBD server.
-
-Ctrl-C ends the measurement early, and prints what is known by then. 'blkmq devices' lists devices and their parameters.";
-
 /// Measure a device: its ceilings, the depth beyond which only latency grows, and what to configure.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
+#[command(after_help = blkmq_program::after_help(include_str!("help/calibrate.txt")))]
 pub(crate) struct Calibrate {
     /// The device: a name, then parameters, as in ssd,hw_queue_depth=32; or a file's path.
     #[arg(value_name = "DEVICE")]

@@ -10,21 +10,9 @@ use crate::control::schema::{Connection, Share};
 use crate::percent;
 use blkmq_program::{Failure, columns, json};
 
-const EXAMPLES: &str = "\
-Examples:
-  blkmq clients
-  blkmq clients --json
-  blkmq set weight client=db@default 300
-  blkmq set group client=db@default gold
-
-Connections to a queue whose client has the same name are one client. due: the part of what goes through the queue that is
-due to the client by weight, among the clients that have something outstanding; got: the part that it received; in the last
-second and in the last minute. now, of the last second: 'waits' for other clients' requests, 'goes' to the device at once,
-'asks for less' than it could have had (it is due what it asks for), or '-' for nothing.";
-
 /// List the clients of a running server with their shares, and their connections.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
+#[command(after_help = blkmq_program::after_help(include_str!("help/clients.txt")))]
 pub(crate) struct Clients {
     #[command(flatten)]
     which: Which,

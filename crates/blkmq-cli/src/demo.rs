@@ -16,15 +16,10 @@ use crate::target::Time;
 use blkmq_program::render::time;
 use blkmq_program::{Failure, interrupt, json};
 
-const EXAMPLES: &str = "\
-Examples:
-  blkmq demo
-  blkmq demo --json";
-
 /// Show in less than a minute what a scheduler does for a reader beside a flood of writes, and what it costs many
 /// threads to share a scheduler.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
+#[command(after_help = blkmq_program::after_help(include_str!("help/demo.txt")))]
 pub(crate) struct Demo {
     /// Print one JSON object instead of words.
     #[arg(long)]

@@ -8,15 +8,9 @@ use serde_json::{Value, json};
 
 use blkmq_program::{Failure, json};
 
-const EXAMPLES: &str = "\
-Examples:
-  blkmq devices
-  blkmq replay trace --device null,submit_queues=4,hw_queue_depth=64
-  blkmq replay trace --device ram,size=1G";
-
 /// Explain each device and its parameters.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
+#[command(after_help = blkmq_program::after_help(include_str!("help/devices.txt")))]
 pub(crate) struct Devices {
     /// Print one JSON object instead of words.
     #[arg(long)]

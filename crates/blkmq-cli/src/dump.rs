@@ -7,14 +7,9 @@ use clap::Args;
 use crate::control::client::Which;
 use blkmq_program::Failure;
 
-const EXAMPLES: &str = "\
-Examples:
-  blkmq dump
-  blkmq dump disk";
-
 /// Show everything that a queue of a running server holds: lists, tags, requests, threads, counters.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
+#[command(after_help = blkmq_program::after_help(include_str!("help/dump.txt")))]
 pub(crate) struct Dump {
     /// The queue, as 'blkmq list' names it [default: the only one].
     queue: Option<String>,

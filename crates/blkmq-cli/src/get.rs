@@ -9,19 +9,10 @@ use crate::control::schema::Value;
 use crate::knob::Knob;
 use blkmq_program::{Failure, columns, json};
 
-const EXAMPLES: &str = "\
-Examples:
-  blkmq get                       every knob of every queue
-  blkmq get scheduler             one knob of the only queue
-  blkmq get disk                  every knob of the queue called disk
-  blkmq get disk iosched/fifo_batch
-  blkmq get weight client=db@default
-  blkmq get weight group=gold";
-
 /// Show the knobs of a running server's queues, or the value of one.
 #[derive(Debug, Args)]
 #[command(override_usage = "blkmq get [OPTIONS] [QUEUE] [KNOB [client=NAME|group=NAME]]")]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
+#[command(after_help = blkmq_program::after_help(include_str!("help/get.txt")))]
 pub(crate) struct Get {
     /// The queue, as 'blkmq list' names it, the knob, and whose knob it is, if not the queue's. One word alone is a
     /// queue if there is one of that name.

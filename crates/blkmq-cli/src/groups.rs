@@ -10,21 +10,9 @@ use crate::control::schema::Group;
 use crate::percent;
 use blkmq_program::{Failure, columns, json};
 
-const EXAMPLES: &str = "\
-Examples:
-  blkmq groups
-  blkmq groups --add gold
-  blkmq groups disk --add gold/batch      a group in another one, of the queue called disk
-  blkmq groups --remove gold/batch
-  blkmq set weight group=gold 300
-  blkmq set group client=db@default gold
-
-due: the part of what goes through the queue that is due to a group by weight, with all clients and groups in it; got: the
-part that it received; in the last second and in the last minute.";
-
 /// List the groups of clients of a running server's queues, or add or remove one.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
+#[command(after_help = blkmq_program::after_help(include_str!("help/groups.txt")))]
 pub(crate) struct Groups {
     /// The queue, as 'blkmq list' names it [default: all; to add or remove a group: the only one].
     queue: Option<String>,

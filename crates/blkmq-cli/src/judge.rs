@@ -19,37 +19,10 @@ use crate::page::{self, Page};
 use crate::target::Time;
 use blkmq_program::{Failure, columns, interrupt, json, notice, progress};
 
-const EXAMPLES: &str = "\
-Examples:
-  blkmq judge
-  blkmq judge --device hdd --schedulers none,mq-deadline
-  blkmq judge --device ssd,hw_queue_depth=32 --tests Q7,Q8 --json
-  blkmq judge --device file,path=disk.img,size=8G --runtime 20m --report judge.html
-  blkmq judge --table interference
-  blkmq judge --oracle crates/blkmq-workbench/tests/data/linux-6.12-bfq
-
-A scheduler is judged by what it promises. A row has a target only if the scheduler promises what the row is about;
-otherwise the row only tells a figure. Asked of every scheduler: that it adds no more than 2 us to the latency of a reader
-that is alone, and that the device idles for no more than 1 % of the time while requests wait. 'none' promises no more.
-
-On a model (hdd, ssd and others of 'blkmq devices', null with irqmode=2) all runs are on virtual time: the rows are the same
-on every machine, and each time. 'null' alone stands for a device that takes 8 requests at once, 100 us for each. On any other
-device the runs take the machine's time, --runtime in all without the starts of Q9, and schedulers take turns. One thread
-runs all clients then. The loads write all over the device, so a device that may hold data is refused unless --overwrite is
-given. Of a large device the first 4 GiB are used. Q13 is about order alone, and always runs on virtual time, with as many
-requests at once as the device takes.
-
-Ctrl-C ends it early, and the tests that are measured are printed.
-
-Marks: 'ok' meets its target, 'NO' misses it, and 'SLOW' meets it with a wait of 5 s or more, as where mq-deadline lets the
-idle class wait for 10 s.
-
-The tests, for --tests:";
-
 /// Judge schedulers by what the clients behind them get: latency beside floods, shares, deadlines, start-up times, and
 /// more.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n{}\n\n{}", test_list(), blkmq_program::EXIT_CODES))]
+#[command(after_help = blkmq_program::after_help(&format!("{}{}\n", include_str!("help/judge.txt"), test_list())))]
 pub(crate) struct Judge {
     /// The device: a name, then parameters, as in ssd,hw_queue_depth=32; or a file's path.
     #[arg(long, value_name = "DEVICE", default_value = "ssd")]

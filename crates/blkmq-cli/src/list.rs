@@ -8,14 +8,9 @@ use serde_json::json;
 use crate::control::client::Which;
 use blkmq_program::{Failure, json, render};
 
-const EXAMPLES: &str = "\
-Examples:
-  blkmq list
-  blkmq list --json";
-
 /// List the servers that run and the queues they serve.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
+#[command(after_help = blkmq_program::after_help(include_str!("help/list.txt")))]
 pub(crate) struct List {
     #[command(flatten)]
     which: Which,

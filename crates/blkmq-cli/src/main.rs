@@ -42,32 +42,13 @@ mod ublk;
 
 use std::process::ExitCode;
 
-use blkmq_program::{EXIT_CODES, file, machine};
+use blkmq_program::{file, machine};
 use clap::{Parser, Subcommand};
-
-const EXAMPLES: &str = "\
-Examples:
-  blkmq demo
-  blkmq bench job.fio --device null,irqmode=2 --scheduler mq-deadline
-  blkmq bench job.fio --ab scheduler=none,mq-deadline
-  blkmq calibrate file:disk.img
-  blkmq judge --device ssd --schedulers none,mq-deadline
-  blkmq reproduce scaling
-  blkmq replay trace.blktrace.0 --device null,irqmode=2,hw_queue_depth=1 --scheduler mq-deadline
-  blkmq replay --order trace.blktrace.0 --queue queue.txt
-  blkmq torture --minutes 10
-  blkmq simulate scaling --job job.fio --machine 7950x --threads 1,2,4,..,32
-  blkmq serve --device ram,size=1G --scheduler mq-deadline
-  blkmq set scheduler none
-  blkmq stat -w 1s
-  blkmq devices
-  blkmq schedulers --json
-  blkmq replay --help";
 
 /// The multi-queue block layer for user space: serves devices, runs fio's job files, replays Linux's traces,
 /// repeats published measurements.
 #[derive(Debug, Parser)]
-#[command(name = "blkmq", version, after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(name = "blkmq", version, after_help = blkmq_program::after_help(include_str!("help/blkmq.txt")))]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -22,59 +22,9 @@ use crate::file;
 use crate::target::{self, Time};
 use blkmq_program::Failure;
 
-const EXAMPLES: &str = "\
-Examples:
-  blkmq replay trace.blktrace.0 --device null,irqmode=2,completion_nsec=500us,hw_queue_depth=1 --scheduler mq-deadline
-  blkmq replay trace --device ram,size=1G --scheduler none --speed max --json
-  blkmq replay trace --device null --clock virtual --set nr_requests=128 --set iosched/fifo_batch=1
-  blkmq replay --order trace.blktrace.0 --queue queue.txt
-  blkmq replay --order trace --queue queue.txt --classes classes.txt --choices choices.txt --json
-  blkmq replay --order trace --queue queue.txt --scheduler kyber --adjustments depths.txt --set read_lat_nsec=500000
-  blkmq replay --order trace --queue queue.txt --decisions decisions.txt --processes processes.txt --groups groups.txt
-
-With --device the operations of the trace go through the whole block layer, with a submitter for each traced process and a
-plug for each traced plug. The counts and latencies are printed beside those of the trace. A latency runs from the moment
-at which an operation is due (with --speed max: is submitted) to its completion; latencies have four digits. A trace holds
-no data, so zeroes are written. A trace with writes is refused on a file or another real device that may hold data, unless
---overwrite is given.
-
-With --order the scheduler alone gets what Linux's scheduler got, and each of its choices is compared with Linux's choice.
-For bfq --decisions says when the device asked, which a trace does not show, and what Linux decided. Behind each answer our
-scheduler is put where Linux's answer would have put it.
-
-A replay takes the same memory whatever the trace's length. With --device the operations go to a temporary file in the
-folder that TMPDIR names, else /tmp: 31 bytes each, less than two thirds of the trace. Where /tmp is in memory (tmpfs)
-TMPDIR should name a folder on a disk. An operation whose completion comes after 131072 later operations counts as one
-that did not complete. With --decisions the trace is read twice, so it cannot be a pipe.
-
-Files:
-  TRACE    as blktrace writes it, little-endian: NAME stands for NAME.blktrace.0, NAME.blktrace.1 and so on, and
-           so does the name of one of these files; it is read once, so /dev/stdin will do. Records may be out of
-           order by 32768, or by that number divided by the number of files, but by 1024 in any case
-  queue    lines 'NAME VALUE': the files of Linux's queue/ and queue/iosched/, in the kernel's units; one line
-           'scheduler none [mq-deadline]' with the active one in brackets
-  classes  lines 'FIRST END CLASS': the sectors from FIRST to before END were used under CLASS: rt, be or idle
-  choices  a line for each request that the device took: the time in ns, then the sector and R, W or D of the
-           request that our scheduler had chosen for it, or '- -' if it had chosen none; with --decisions a line for
-           each time that the device asked: the time in ns, the process that inserted the request of our answer, or A
-           if nobody waits for it, and its first sector, or '-' for nothing
-  adjustments
-           a line for each depth that our scheduler changed: the time in ns, READ, WRITE or DISCARD, and the depth
-  decisions
-           lines 'TIME_NS KIND ...', as in '66024570993 ask 1', '66024573346 slot 603S 10922', '66024578509 serve 603S
-           505920 32', 'none', 'expire 603S TOO_IDLE'; a queue is named by its process and S (someone waits) or A
-  processes
-           lines 'PID JOB GROUP CLASS LEVEL', as in '603 ax a/x 2 4': class 1 is rt, 2 be, 3 idle; - stands for none
-  groups   lines 'PATH WEIGHT', as in 'a/x 300'
-  expirations
-           a line for each queue whose service our scheduler ended by itself: the time in ns, the process (A or SHARED
-           if it has not one), and the reason
-
-'blkmq devices' lists devices and their parameters, 'blkmq schedulers' schedulers and knobs.";
-
 /// Play a Linux trace through a device, or compare a scheduler's choices with those that Linux made.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
+#[command(after_help = blkmq_program::after_help(include_str!("help/replay.txt")))]
 pub(crate) struct Replay {
     /// The trace, as blktrace writes it.
     #[arg(value_name = "TRACE")]

@@ -31,47 +31,9 @@ use crate::{bench, machine};
 use blkmq_program::render::time;
 use blkmq_program::{Failure, interrupt, json, progress};
 
-const EXAMPLES: &str = "\
-Examples:
-  blkmq reproduce scaling
-  blkmq reproduce all --rounds 8
-  blkmq reproduce slow --rounds 4 --runtime 1s
-  blkmq reproduce merge --json
-  blkmq reproduce flood --runtime 20s
-  blkmq reproduce limiter --report limiter.html
-  blkmq reproduce all --report tables.html
-
-Each row of a table runs the same job on a device of blkmq, in short slices that take turns. The columns:
-  IOPS     the median of the row's slices
-  gain     over the row 'single' on the same device, Linux's way to share a scheduler, as after/before - 1 with a 95 %
-           interval; rows of bfq, over 'bfq, single'; 'accounting' has no scheduler, and compares with its first row
-  of none  the ratio to the row without a scheduler
-  CPU ns   CPU time of the jobs' threads for each request
-  waiting  the share of this CPU time for waits for the lock, and for polls that found no completion
-  at work  this CPU time outside of waiting, in ns
-  stamps   exact: time stamps from an exact clock, as requests of applications have them; coarse: the time of the
-           kernel's last tick, where no job measures a latency
-  merged   the share of the operations that joined another one's request
-  KiB      the mean size of a request
-  passed   the share of the requests that bypassed the scheduler
-
-Published numbers stand in the last columns, in the row that does the same, and below the table with their machine. They
-were measured on other machines, mostly larger ones, and through system calls. 'merge' runs on a model of a disk: 5 s of
-virtual time, after 5 s in which the disk's write cache fills. Its threads are tasks of one thread, so no task ever meets
-another one at the scheduler. The SSD of 'slow', a model too, takes 66000 operations a second.
-
-'flood' is no published measurement: a reader wants 1000 reads a second beside four writers with 512 writes outstanding.
-Its device is a model of an SSD, with queues of several depths; each row takes 5 s of virtual time. Give it no less than
-1 s, because the SSD is fast as long as it has erased blocks.
-
-'limiter' is none either: a reader of 500 reads a second beside 128 writes of 4 KiB, on a model of a volume of a cloud that
-holds back what is over its ceiling. Its rows bound the device's queue to a depth by hand, or by wbt_lat_usec=-1, or have
-kyber, which bounds by itself: with its default target for reads, with the limiter's, and with a shorter one. Then the
-ceiling falls to a quarter, and comes back.";
-
 /// Repeat published measurements on this machine.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
+#[command(after_help = blkmq_program::after_help(include_str!("help/reproduce.txt")))]
 pub(crate) struct Reproduce {
     /// The measurement, or all.
     #[arg(value_name = "TABLE", value_parser = names())]

@@ -9,14 +9,9 @@ use serde_json::{Value, json};
 
 use blkmq_program::{Failure, json};
 
-const EXAMPLES: &str = "\
-Examples:
-  blkmq schedulers
-  blkmq replay trace --device null --scheduler mq-deadline --set nr_requests=64 --set iosched/fifo_batch=1";
-
 /// Explain each scheduler and its knobs.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
+#[command(after_help = blkmq_program::after_help(include_str!("help/schedulers.txt")))]
 pub(crate) struct Schedulers {
     /// Print one JSON object instead of words.
     #[arg(long)]

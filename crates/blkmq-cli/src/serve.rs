@@ -60,63 +60,9 @@ use sandbox::Needs;
 use standby::Standby;
 use warnings::shares;
 
-const EXAMPLES: &str = "\
-Examples:
-  blkmq serve                                                     a RAM disk of 1 GiB under mq-deadline
-  blkmq serve disk.img
-  blkmq serve new.img,size=10G                                    makes the file
-  blkmq serve --device file,path=disk.img,size=10G,submit_queues=2
-  blkmq serve --device hdd --nbd /tmp/disk.sock --scheduler none
-  blkmq serve --export a=ram,size=1G --export b=ssd --nbd tcp:127.0.0.1:10809
-  blkmq serve --nbd tcp:0.0.0.0:10809 --tls require --tls-certificates /etc/blkmq/pki --tls-verify-peer \\
-    --allow certificate=gold,access=write,priority=rt/0 --allow certificate=silver
-  blkmq serve --device file,path=disk.img --ublk id=0,queues=2,recover
-  blkmq serve disk.img --vhost-user /run/vm.sock,queues=4,threads=2
-  blkmq serve --run 'nbdinfo \"$uri\"'
-  blkmq serve --config disks.toml
-  blkmq serve --check disks.toml
-  blkmq serve --config disks.toml --replace /run/blkmq/control.sock
-
-DEVICE or --device is the export with the empty name, which commands call 'default'. A file has three names, file,path=PATH,
-file:PATH and the path alone, each with parameters behind it: disk.img,size=10G. A comma in a path is written twice.
---export adds an export under a name of its own. With none of the three, a RAM disk is served. --scheduler, --locking,
---bypass, --set and --read-only hold for all exports.
-
-Sockets that are not named lie in $XDG_RUNTIME_DIR/blkmq, or else in /tmp/blkmq-UID, where 'blkmq list', 'get', 'set',
-'stat', 'clients' and 'dump' look for them. The control socket speaks HTTP, for 'curl --unix-socket' too. With --metrics 9100
-Prometheus can read the metrics by TCP, and change nothing.
-
-TLS needs certificates in PEM files, which have the names that nbdkit and QEMU use. With 'on' each client chooses, and only
-clients that encrypt are verified. Where a client had to show a certificate, 'blkmq clients' shows the name in it. SIGHUP
-makes the server read the files again.
-
-Where clients have to show certificates, only clients that --allow or 'allow' in the file names may use an export. A client
-is named by its certificate, or by its user on a Unix socket. It may read, and with access=write it may write. --allow any
-allows all clients.
-
-Once sockets and devices are open, the server gives up what it does not need: it opens only files for TLS, its own
-configuration and the system's tables of users, hosts and memory, runs no program, and connects only to its devices'
-servers. With --run it gives up nothing.
-
-Without --nbd, the server uses listening sockets that LISTEN_FDS and LISTEN_PID hand over, as systemd does.
-
---vhost-user is the disk of a virtual machine: QEMU finds it by '-chardev socket,id=c,path=SOCKET,reconnect=1 -device
-vhost-user-blk-pci,chardev=c,num-queues=N', with memory that is shared ('-object memory-backend-memfd,...,share=on'). It is
-the first export, or export=NAME, and takes part as a client of its own, with the export's weight and priority; with
-prio=guest each request has the priority that the machine gives it, up to the export's. NBD clients of the same queue see
-the same data. With any_memory=1 the machine's memory may be any file, by which a front-end can stop or end the server.
-
-Ctrl-C or SIGTERM ends the server: it takes no more requests, and completes those that it has. It says which clients it
-waits for. After --drain-timeout, or at the next signal a second later or more, it waits no longer.
-
-The file of --config is TOML. Its settings have the names of the options (max_connections, read_only). A table [[export]]
-has name, device, scheduler, locking, bypass, set, read_only, description, weight (1..1000), priority (rt/0 to be/7, idle)
-and allow. With queue = \"NAME\" instead of a device it is in front of the queue of another export, so that clients of one
-device can differ in weight and priority. If both say something, the command line counts.";
-
 /// Serve devices behind queues to clients outside this process.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
+#[command(after_help = blkmq_program::after_help(include_str!("help/serve.txt")))]
 pub(crate) struct Serve {
     /// The device of the default export: a file's path, or a name and parameters, as in ram,size=1G.
     #[arg(value_name = "DEVICE")]

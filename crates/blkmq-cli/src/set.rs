@@ -9,23 +9,10 @@ use crate::control::schema::Value;
 use crate::knob::{Knob, Whose};
 use blkmq_program::{Failure, json};
 
-const EXAMPLES: &str = "\
-Examples:
-  blkmq set scheduler none
-  blkmq set disk iosched/fifo_batch 1
-  blkmq set locking single
-  blkmq set weight client=db@default 300
-  blkmq set weight group=gold 300
-  blkmq set group client=db@default gold/batch    an empty word, '', moves it out of all groups
-
-A change is made while I/O runs: outstanding requests complete first, and new ones wait meanwhile. For weights and groups
-nothing waits. 'blkmq clients' names the clients, and 'blkmq groups' shows, adds and removes groups. What is set counts
-until the server ends, or reads the file of its configuration again at SIGHUP.";
-
 /// Change a knob of a running server's queue, or of a client or group of it.
 #[derive(Debug, Args)]
 #[command(override_usage = "blkmq set [OPTIONS] [QUEUE] KNOB [client=NAME|group=NAME] VALUE")]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
+#[command(after_help = blkmq_program::after_help(include_str!("help/set.txt")))]
 pub(crate) struct Set {
     /// The queue, as 'blkmq list' names it [default: the only one]; the knob; whose knob it is, if not the queue's; and
     /// its new value. Clients have weight (1..1000) and group, groups have weight.

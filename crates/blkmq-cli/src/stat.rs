@@ -16,23 +16,9 @@ use blkmq_program::{Failure, json};
 /// Number of reports between two lines of headings.
 const HEADING_EVERY: usize = 20;
 
-const EXAMPLES: &str = "\
-Examples:
-  blkmq stat                      averages since the server began
-  blkmq stat -w 1s                what happens, each second, until Ctrl-C
-  blkmq stat disk -w 1s --json    one JSON object a line
-
-r/s, w/s: requests that completed in a second, after merging; rMB/s, wMB/s: MiB that they moved; rrqm/s, wrqm/s: requests
-that merged; r_await, w_await: ms that a request took, with its wait; aqu-sz: requests in the queue on average; %util: the
-part of the time with a request in the queue; err/s: requests answered with an error.
-
-If a queue bounds the work that its device has (wbt_lat_usec), lines about that follow its row: what it does ('open':
-nothing is held back); the predicted work that the device has, of what it may have; requests that are held back; whether
-reads kept to their target in the device; and what the device does at most, once that was measured.";
-
 /// Show what a running server's queues do, as iostat does.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
+#[command(after_help = blkmq_program::after_help(include_str!("help/stat.txt")))]
 pub(crate) struct StatCommand {
     /// The queue, as 'blkmq list' names it [default: all].
     queue: Option<String>,

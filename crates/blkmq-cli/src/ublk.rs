@@ -5,26 +5,15 @@ mod del;
 
 use std::io::Write;
 
-use blkmq_program::{EXIT_CODES, Failure};
+use blkmq_program::Failure;
 use blkmq_ublk::abi::{DeviceInfo, State, feature};
 use blkmq_ublk::control::{block_path, ids};
 use blkmq_ublk::{Control, Error};
 use clap::{Args, Subcommand};
 
-const EXAMPLES: &str = "\
-Examples:
-  blkmq ublk add --device file,path=disk.img
-  blkmq ublk add --log server.log --device file,path=disk.img --scheduler bfq --ublk id=0,recover
-  blkmq ublk list
-  blkmq ublk del 0
-  blkmq ublk features
-
-'add' starts a server as 'blkmq serve --ublk' is one, and leaves it in the background; it ends when its last block
-device is removed. All of these take root's rights.";
-
 /// Add, list and remove the block devices of ublk.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = blkmq_program::after_help(include_str!("help/ublk.txt")))]
 pub(crate) struct Ublk {
     #[command(subcommand)]
     command: Command,

@@ -27,6 +27,11 @@ Exit codes:
   1  something failed while running
   2  bad usage or bad input; one line on standard error says what was wrong and what would be right";
 
+/// The end of the help of a command: examples and more, and what each exit code says.
+pub fn after_help(examples: &str) -> String {
+    format!("{examples}\n{EXIT_CODES}")
+}
+
 /// A whole program: parses the command line as `P`, runs it with its standard output, and reports how that ended.
 pub fn main<P: Parser>(run: impl FnOnce(P, &mut dyn Write) -> Result<(), Failure>) -> ExitCode {
     interrupt::outlive_file_size_limit();
