@@ -7,25 +7,7 @@ use plotters::style::RGBColor;
 use super::{Bars, Content, Lines, Report, Section, Table, number, plot};
 
 /// The style of the page: it uses the reader's own light or dark colours, and plots use the colour of the text.
-const STYLE: &str = "\
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; background: Canvas; color: CanvasText; }
-h1, h2 { line-height: 1.2; }
-h2 { margin-top: 2.5rem; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 0.2rem 1rem; }
-dt { font-weight: 600; }
-dd { margin: 0; overflow-wrap: anywhere; }
-code { font: 0.9em ui-monospace, monospace; }
-table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto; }
-th, td { padding: 0.25rem 0.75rem; text-align: right; border-bottom: 1px solid color-mix(in srgb, CanvasText 20%, Canvas); font-variant-numeric: tabular-nums; }
-th:first-child, td:first-child { text-align: left; }
-figure { margin: 1rem 0; }
-svg { max-width: 100%; height: auto; }
-svg [fill='#000000'] { fill: CanvasText; }
-svg [stroke='#000000'] { stroke: CanvasText; }
-ul.legend { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: 0.25rem 1.5rem; }
-ul.legend span { display: inline-block; width: 0.8em; height: 0.8em; margin-right: 0.4em; }
-";
+const STYLE: &str = include_str!("style.css");
 
 /// The whole page.
 pub(super) fn document(report: &Report) -> String {
