@@ -195,12 +195,7 @@ published ones are from Linux 6.3 with eight SSDs, which each job takes in turn,
 fn write(site: &Site, rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
     write_device(site, out)?;
     writeln!(out, "verdict {}", judge::verdict(rows))?;
-    let mut schedulers: Vec<&str> = Vec::new();
-    for row in rows {
-        if !schedulers.contains(&&*row.scheduler) {
-            schedulers.push(&row.scheduler);
-        }
-    }
+    let schedulers = judge::schedulers(rows);
     for (id, title) in judge::tests() {
         let own: Vec<&Row> = rows.iter().filter(|row| row.id == id).collect();
         if !own.is_empty() {

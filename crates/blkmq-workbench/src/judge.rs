@@ -70,7 +70,7 @@ use row::Figure;
 pub use row::{Row, Target};
 pub use site::Site;
 use site::Speed;
-pub use verdict::verdict;
+pub use verdict::{schedulers, verdict};
 
 /// The tests, in the order of their rows.
 const TESTS: [Test; 9] = [

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use blkmq::driver::spec::{Accepts, Value};
 use blkmq_workbench::TextError;
 
 use super::given::Given;
@@ -34,18 +35,11 @@ pub(super) fn stall_timeout(given: Option<&Given>) -> Result<Option<Duration>, T
 
 /// Reads bytes of memory, as in `500M`.
 pub(super) fn memory(given: &Given) -> Result<usize, TextError> {
-    let text = given.text.as_str();
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let unit = match &text[digits.len()..] {
-        "" => Some(0),
-        "K" | "k" => Some(10),
-        "M" | "m" => Some(20),
-        "G" | "g" => Some(30),
-        "T" | "t" => Some(40),
-        _ => None,
-    };
-    let bytes = digits.parse::<usize>().ok().zip(unit).and_then(|(number, unit)| number.checked_mul(1 << unit));
-    bytes.ok_or_else(|| given.fault(format!("'{text}' is not a number of bytes, as in 500M or 4G")))
+    let size = Accepts::Size { unit: 1, min: 0, max: usize::MAX as u64 };
+    match size.parse(&given.text.to_ascii_uppercase()) {
+        Ok(Value::Number(bytes)) => Ok(bytes as usize),
+        _ => Err(given.fault(format!("'{}' is not a number of bytes, as in 500M or 4G", given.text))),
+    }
 }
 
 #[cfg(test)]

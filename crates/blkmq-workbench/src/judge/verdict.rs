@@ -13,7 +13,8 @@ pub fn verdict(rows: &[Row]) -> String {
 }
 
 /// Each scheduler once, in the order of the rows.
-pub(super) fn schedulers(rows: &[Row]) -> Vec<&str> {
+#[must_use]
+pub fn schedulers(rows: &[Row]) -> Vec<&str> {
     distinct(rows.iter().map(|row| &*row.scheduler))
 }
 
