@@ -8,8 +8,8 @@ use std::thread;
 use blkmq::{Bio, Locking, RequestQueue, Status};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use super::{BLOCK, BLOCK_SECTORS, queue, status_of};
-use crate::common::{run, submitter};
+use super::{BLOCK, BLOCK_SECTORS, queue};
+use crate::common::{run, status_of, submitter};
 use crate::model::Model;
 
 const THREADS: usize = 4;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use blkmq::{Bio, Locking, RejectReason, Status};
 
-use super::{BLOCK, BLOCK_SECTORS, ask, block, queue, read, status_of};
-use crate::common::submitter;
+use super::{BLOCK, BLOCK_SECTORS, ask, block, queue};
+use crate::common::{read, status_of, submitter};
 
 /// Red if operations reach the new part before the program has asked for the size, if they do not reach it afterwards,
 /// or if what was there before is gone.

@@ -24,8 +24,7 @@ use std::env;
 use std::io;
 use std::path::Path;
 
-use blkmq::{Bio, Buffer, Locking, RequestQueue, Status, Submitter};
-use common::run;
+use blkmq::{Buffer, Locking, RequestQueue};
 
 const SECTOR: usize = 512;
 /// Bytes of the blocks in which the jobs read and write, and their sectors.
@@ -40,16 +39,6 @@ fn queue(spec: &str, scheduler: &str, locking: Locking) -> RequestQueue {
 /// A block that is full of this byte.
 fn block(byte: u8) -> Buffer {
     Buffer::from(&[byte; BLOCK][..])
-}
-
-fn status_of(submitter: &mut Submitter, bio: Bio) -> Status {
-    run(submitter, [bio]).remove(0).status
-}
-
-fn read(submitter: &mut Submitter, sector: u64, len: usize) -> Vec<u8> {
-    let done = run(submitter, [Bio::read(sector, Buffer::zeroed(len))]).remove(0);
-    assert_eq!(done.status, Status::Ok, "at sector {sector}");
-    done.bio.buffers.iter().next().expect("a read has a buffer").to_vec()
 }
 
 /// Asks the program outside of the guest for something, and waits until that program has done it.

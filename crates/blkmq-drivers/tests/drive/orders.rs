@@ -9,8 +9,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use blkmq::{Bio, Buffer, Flags, Locking, RequestQueue, Status, Submitter};
 
-use super::{BLOCK, BLOCK_SECTORS, SECTOR, ask, block, queue, read, status_of};
-use crate::common::{run, submitter};
+use super::{BLOCK, BLOCK_SECTORS, SECTOR, ask, block, queue};
+use crate::common::{read, run, status_of, submitter};
 
 /// The sector whose read begins a group of operations.
 pub(crate) const MARK: u64 = 65536;

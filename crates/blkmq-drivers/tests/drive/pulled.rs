@@ -10,8 +10,8 @@ use std::time::Duration;
 use blkmq::driver::Health;
 use blkmq::{Bio, Buffer, Completion, Flags, Locking, RequestQueue, Status, Submitter};
 
-use super::{BLOCK, BLOCK_SECTORS, ask, block, queue, read, status_of};
-use crate::common::submitter;
+use super::{BLOCK, BLOCK_SECTORS, ask, block, queue};
+use crate::common::{read, status_of, submitter};
 
 const THREADS: u64 = 4;
 /// Requests that a thread has in flight.

@@ -3,6 +3,7 @@
 mod common;
 mod file;
 mod model;
+mod mount;
 mod nbd;
 mod nbd_leaving;
 mod nbd_reconnect;
@@ -10,6 +11,6 @@ mod opened;
 mod opening;
 mod parameters;
 mod pretend;
-mod system;
+mod seccomp;
 mod writeback_errors;
 mod writeback_errors_unasked;

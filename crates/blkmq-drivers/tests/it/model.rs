@@ -2,9 +2,11 @@
 
 use std::fmt::Display;
 
-use blkmq::{Bio, Buffer, Completion, Flags, Op, Status};
+use blkmq::{Bio, Buffer, Completion, Flags, Op, Status, Submitter};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+
+use crate::common::run;
 
 const SECTOR: usize = 512;
 
@@ -48,6 +50,19 @@ impl Model {
                 rng.fill(bytes);
                 let flags = Flags { fua: kind == 9, preflush: kind == 8, ..flags };
                 Bio::write(sector, Buffer::from(&bytes[..])).with_flags(flags)
+            }
+        }
+    }
+
+    /// Does rounds of operations, half of them by each submitter, and checks each.
+    #[allow(dead_code, reason = "not every test program has two submitters")]
+    pub(crate) fn change_by_two(&mut self, submitters: &mut [Submitter; 2], what: impl Display) {
+        for round in 0..40 {
+            let mut bios = self.operations(32);
+            for submitter in &mut *submitters {
+                let rest = bios.split_off(bios.len().min(16));
+                let done = run(submitter, std::mem::replace(&mut bios, rest));
+                self.check(&done, format_args!("{what} round {round}"));
             }
         }
     }

@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use crate::common::{run, submitter};
+use crate::common::{run, status_of, submitter};
 use crate::model::Model;
+use crate::nbd_reconnect::listener;
 use crate::pretend::{SIZE, accept, greet, request};
 use blkmq::driver::Driver;
 use blkmq::{Bio, Buffer, Flags, Locking, RejectReason, RequestQueue, Status};
@@ -45,14 +46,7 @@ fn an_export_holds_what_was_written_under_every_locking() {
         let q = queue(&socket, ",submit_queues=2,hw_queue_depth=16", locking);
         let mut submitters = [submitter(&q), submitter(&q)];
         let mut model = Model::new(0, SIZE / SECTOR, SECTOR, 5);
-        for round in 0..40 {
-            let mut bios = model.operations(32);
-            for submitter in &mut submitters {
-                let rest = bios.split_off(bios.len().min(16));
-                let done = run(submitter, std::mem::replace(&mut bios, rest));
-                model.check(&done, format_args!("{locking} round {round}"));
-            }
-        }
+        model.change_by_two(&mut submitters, locking);
     }
 }
 
@@ -100,9 +94,8 @@ fn obey(listener: UnixListener, more: u16) -> thread::JoinHandle<Vec<(u16, u16)>
 #[test]
 fn fua_reaches_a_server_that_has_no_flush() {
     const CAN: u16 = transmission::SEND_FUA | transmission::SEND_TRIM | transmission::SEND_WRITE_ZEROES;
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("a");
-    let server = obey(UnixListener::bind(&socket).unwrap(), CAN);
+    let (_folder, socket, listener) = listener();
+    let server = obey(listener, CAN);
     let q = queue(&socket, "", Locking::Single);
     let limits = q.limits();
     assert_eq!((limits.write_cache, limits.fua, limits.no_flush), (false, true, true));
@@ -112,7 +105,7 @@ fn fua_reaches_a_server_that_has_no_flush() {
     for flags in [Flags { fua: true, ..Flags::NONE }, Flags::NONE] {
         let bios = [Bio::write(0, Buffer::zeroed(SECTOR)), Bio::discard(0, 8), Bio::write_zeroes(0, 8)];
         for bio in bios {
-            assert_eq!(run(&mut submitter, [bio.with_flags(flags)]).remove(0).status, Status::Ok);
+            assert_eq!(status_of(&mut submitter, bio.with_flags(flags)), Status::Ok);
         }
     }
     drop((submitter, q));
@@ -126,15 +119,14 @@ fn fua_reaches_a_server_that_has_no_flush() {
 /// Red if the server may leave a hole where there must be none.
 #[test]
 fn zeroes_without_a_hole_are_asked_for_as_such() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("a");
-    let server = obey(UnixListener::bind(&socket).unwrap(), transmission::SEND_FUA | transmission::SEND_WRITE_ZEROES);
+    let (_folder, socket, listener) = listener();
+    let server = obey(listener, transmission::SEND_FUA | transmission::SEND_WRITE_ZEROES);
     let q = queue(&socket, "", Locking::Single);
     let mut submitter = submitter(&q);
     let (nounmap, fua) = (Flags { nounmap: true, ..Flags::NONE }, Flags { nounmap: true, fua: true, ..Flags::NONE });
     for flags in [Flags::NONE, nounmap, fua] {
         let zeroes = Bio::write_zeroes(0, 8).with_flags(flags);
-        assert_eq!(run(&mut submitter, [zeroes]).remove(0).status, Status::Ok);
+        assert_eq!(status_of(&mut submitter, zeroes), Status::Ok);
     }
     drop((submitter, q));
     let expected = [0, command_flags::NO_HOLE, command_flags::NO_HOLE | command_flags::FUA];
@@ -225,9 +217,7 @@ fn a_server_that_talks_nonsense_is_left() {
 /// Red if a connection that breaks leaves requests behind, or still takes new ones.
 #[test]
 fn when_the_server_goes_every_request_fails() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("a");
-    let listener = UnixListener::bind(&socket).unwrap();
+    let (_folder, socket, listener) = listener();
     let server = thread::spawn(move || pretend(listener.accept().unwrap().0, |_| Vec::new()));
     let q = queue(&socket, ",hw_queue_depth=64", Locking::Combining);
     let mut submitter = submitter(&q);
@@ -246,9 +236,7 @@ fn when_the_server_goes_every_request_fails() {
 #[test]
 fn what_the_socket_does_not_take_is_sent_later() {
     const WRITES: usize = 48;
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("a");
-    let listener = UnixListener::bind(&socket).unwrap();
+    let (_folder, socket, listener) = listener();
     let (go, wait) = std::sync::mpsc::channel();
     let server = thread::spawn(move || {
         let mut stream = accept(&listener, SIZE, 0);
@@ -280,9 +268,7 @@ fn what_the_socket_does_not_take_is_sent_later() {
 /// Red (hangs) if the device waits without a limit for a server that says nothing.
 #[test]
 fn a_server_that_says_nothing_is_left_after_the_timeout() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("a");
-    let listener = UnixListener::bind(&socket).unwrap();
+    let (_folder, socket, listener) = listener();
     let server = thread::spawn(move || {
         let mut stream = accept(&listener, SIZE, 0);
         // This lasts until the client closes the connection.

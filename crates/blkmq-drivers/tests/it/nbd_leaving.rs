@@ -72,6 +72,17 @@ fn client(listener: &UnixListener) -> UnixStream {
     accept(listener, SIZE, transmission::CAN_MULTI_CONN)
 }
 
+/// Accepts a client's connection, and answers each read there with 8 until the client is gone. Returns how many.
+fn serve_next(listener: &UnixListener) -> usize {
+    let mut stream = client(listener);
+    let mut nr_answered = 0;
+    while let mut deed @ Deed::Read { .. } = Deed::of(&mut stream) {
+        answer(&mut deed, Some(8));
+        nr_answered += 1;
+    }
+    nr_answered
+}
+
 /// Accepts a client's connection, and tells what the client does there until it is gone.
 fn hear(listener: &UnixListener, tell: &Sender<Deed>) {
     let (mut stream, tell) = (client(listener), tell.clone());
@@ -103,13 +114,8 @@ fn a_server_that_is_about_to_go_and_stays_is_left_for_the_next_one() {
             let mut first = client(&listener);
             answer(&mut Deed::of(&mut first), None);
             assert!(matches!(Deed::of(&mut first), Deed::Leaves), "it leaves in good order");
-            let mut second = client(&listener);
-            loop {
-                match &mut Deed::of(&mut second) {
-                    deed @ Deed::Read { .. } => answer(deed, Some(8)),
-                    _ => return drop(first),
-                }
-            }
+            serve_next(&listener);
+            drop(first);
         });
         let q = open(&socket, parameters);
         let mut submitter = submitter(&q);
@@ -201,11 +207,7 @@ fn what_a_server_that_is_about_to_go_does_not_answer_in_time_is_done_by_the_next
         leaves_and_hangs(&listener);
         let mut nr_answered = 0;
         while nr_answered < 2 {
-            let mut next = client(&listener);
-            while let mut deed @ Deed::Read { .. } = Deed::of(&mut next) {
-                answer(&mut deed, Some(8));
-                nr_answered += 1;
-            }
+            nr_answered += serve_next(&listener);
         }
     });
     let q = open(&socket, ",reconnect_delay=86400s");
@@ -224,10 +226,7 @@ fn a_server_that_is_about_to_go_and_hangs_leaves_time_for_the_next_one() {
     let (_folder, socket, listener) = listener();
     let server = thread::spawn(move || {
         leaves_and_hangs(&listener);
-        let mut second = client(&listener);
-        while let mut deed @ Deed::Read { .. } = Deed::of(&mut second) {
-            answer(&mut deed, Some(8));
-        }
+        serve_next(&listener);
     });
     let q = open(&socket, ",reconnect_delay=20s");
     q.set_knob("io_timeout", "3600000").unwrap();
@@ -371,10 +370,7 @@ fn one_more_hardware_queue_does_not_disturb_a_leave_in_good_order() {
         refused.recv().expect("the client goes on");
         answer(&mut outstanding, Some(7));
         assert!(matches!(Deed::of(&mut first), Deed::Leaves), "it leaves in good order");
-        let mut second = client(&listener);
-        while let mut deed @ Deed::Read { .. } = Deed::of(&mut second) {
-            answer(&mut deed, Some(8));
-        }
+        serve_next(&listener);
     });
     let q = open(&socket, ",reconnect_delay=600s");
     thread::scope(|scope| {

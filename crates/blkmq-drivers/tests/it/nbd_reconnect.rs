@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{run, submitter};
+use crate::common::{run, status_of, submitter};
 use crate::pretend::{SIZE, accept, greet, request};
 use blkmq::driver::{Health, Topology, spec};
-use blkmq::{Bio, Buffer, Flags, RequestQueue, Status, Submitter};
+use blkmq::{Bio, Buffer, Flags, RequestQueue, Status};
 use blkmq_export::{Address, Export, Server};
-use blkmq_nbd::{Errno, SimpleReply, commands, transmission};
+use blkmq_nbd::{SimpleReply, commands, transmission};
 use tempfile::TempDir;
 
 pub(crate) const BLOCK: usize = 4096;
@@ -69,11 +69,6 @@ pub(crate) fn read(block: u64) -> Bio {
     Bio::read(block * (BLOCK / 512) as u64, Buffer::zeroed(BLOCK))
 }
 
-/// Does one operation to its end.
-fn one(submitter: &mut Submitter, bio: Bio) -> Status {
-    run(submitter, [bio]).remove(0).status
-}
-
 const CACHED: &str = "null,size=4M,memory_backed=1,cache_size=1M";
 
 /// Red if a request that was in flight is not sent again, or if a request that comes while the server is away is not
@@ -121,27 +116,9 @@ fn cookie(stream: &mut UnixStream) -> u64 {
     request(stream).expect("the client asks").cookie
 }
 
-/// The reply to a read, with its data if there is no error.
-fn reply(errno: u32, cookie: u64) -> Vec<u8> {
-    let data: &[u8] = if errno == 0 { &[7; BLOCK] } else { &[] };
-    [&SimpleReply { errno, cookie }.encode(), data].concat()
-}
-
-/// Red if a request ends with the answer of a server that is about to end and has not done the request.
-#[test]
-fn what_a_server_that_is_leaving_did_not_do_waits_for_the_next() {
-    let (_folder, socket, listener) = listener();
-    let server = thread::spawn(move || {
-        for errno in [Errno::Shutdown.number(), 0] {
-            let mut stream = accept(&listener, SIZE, 0);
-            let cookie = cookie(&mut stream);
-            stream.write_all(&reply(errno, cookie)).unwrap();
-        }
-    });
-    let q = open(&socket, ",reconnect_delay=600s");
-    let over = run(&mut submitter(&q), [read(1)]).remove(0);
-    assert_eq!((over.status, &over.bio.buffers.iter().next().unwrap()[..]), (Status::Ok, &[7; BLOCK][..]));
-    server.join().unwrap();
+/// The good reply to a read, with its data.
+fn reply(cookie: u64) -> Vec<u8> {
+    [&SimpleReply { errno: 0, cookie }.encode()[..], &[7; BLOCK]].concat()
 }
 
 /// Red if the device does not connect again by itself.
@@ -152,16 +129,16 @@ fn without_a_delay_requests_fail_until_the_server_is_back() {
     let server = serve(&disk, &socket);
     let q = open(&socket, "");
     let mut submitter = submitter(&q);
-    assert_eq!(one(&mut submitter, fua(write(1, 1))), Status::Ok);
+    assert_eq!(status_of(&mut submitter, fua(write(1, 1))), Status::Ok);
     drop(server);
     // The thread that uses the connection finds that it is broken.
-    assert_eq!(one(&mut submitter, read(1)), Status::IoError);
+    assert_eq!(status_of(&mut submitter, read(1)), Status::IoError);
     let away = until(&q, |health| matches!(health, Health::Away(_)));
     assert!(away.trouble().is_some_and(|text| text.contains("the server is away for")), "{away:?}");
-    assert_eq!(one(&mut submitter, read(1)), Status::IoError);
+    assert_eq!(status_of(&mut submitter, read(1)), Status::IoError);
     let _server = serve(&disk, &socket);
     until(&q, |health| *health == Health::Good);
-    assert_eq!(one(&mut submitter, read(1)), Status::Ok);
+    assert_eq!(status_of(&mut submitter, read(1)), Status::Ok);
 }
 
 /// Red (hangs) if `Link::restore` keeps requests when `reconnect_delay` is over.
@@ -177,7 +154,7 @@ fn requests_that_have_waited_for_too_long_fail() {
     assert!(over.iter().all(|done| done.status == Status::IoError), "{over:?}");
     let _server = serve(&disk, &socket);
     until(&q, |health| *health == Health::Good);
-    assert_eq!(one(&mut submitter, read(1)), Status::Ok);
+    assert_eq!(status_of(&mut submitter, read(1)), Status::Ok);
 }
 
 /// Red if a flush succeeds after the server was away with a write that it had answered: the write may have been only in
@@ -189,14 +166,14 @@ fn a_flush_says_nothing_good_of_writes_that_the_server_may_have_lost() {
     let server = serve(&disk, &socket);
     let q = open(&socket, ",reconnect_delay=600s");
     let mut submitter = submitter(&q);
-    assert_eq!(one(&mut submitter, write(1, 1)), Status::Ok);
+    assert_eq!(status_of(&mut submitter, write(1, 1)), Status::Ok);
     drop(server);
     let _server = serve(&disk, &socket);
-    assert_eq!(one(&mut submitter, read(1)), Status::Ok, "what needs no promise goes on");
-    assert_eq!(one(&mut submitter, Bio::flush()), Status::IoError);
-    assert_eq!(one(&mut submitter, Bio::flush()), Status::IoError, "not for once");
-    assert_eq!(one(&mut submitter, fua(write(2, 2))), Status::IoError);
-    assert_eq!(one(&mut submitter, write(2, 2)), Status::Ok);
+    assert_eq!(status_of(&mut submitter, read(1)), Status::Ok, "what needs no promise goes on");
+    assert_eq!(status_of(&mut submitter, Bio::flush()), Status::IoError);
+    assert_eq!(status_of(&mut submitter, Bio::flush()), Status::IoError, "not for once");
+    assert_eq!(status_of(&mut submitter, fua(write(2, 2))), Status::IoError);
+    assert_eq!(status_of(&mut submitter, write(2, 2)), Status::Ok);
     until(&q, |health| matches!(health, Health::Failed(text) if text.contains("may be lost")));
 }
 
@@ -209,14 +186,14 @@ fn what_was_flushed_or_outlives_the_server_is_not_lost() {
         let server = serve(&disk, &socket);
         let q = open(&socket, &format!(",reconnect_delay=600s{parameters}"));
         let mut submitter = submitter(&q);
-        assert_eq!(one(&mut submitter, write(1, 1)), Status::Ok);
+        assert_eq!(status_of(&mut submitter, write(1, 1)), Status::Ok);
         if is_flushed {
-            assert_eq!(one(&mut submitter, Bio::flush()), Status::Ok);
+            assert_eq!(status_of(&mut submitter, Bio::flush()), Status::Ok);
         }
         drop(server);
         let _server = serve(&disk, &socket);
-        assert_eq!(one(&mut submitter, fua(write(2, 2))), Status::Ok, "{parameters}");
-        assert_eq!(one(&mut submitter, Bio::flush()), Status::Ok, "{parameters}");
+        assert_eq!(status_of(&mut submitter, fua(write(2, 2))), Status::Ok, "{parameters}");
+        assert_eq!(status_of(&mut submitter, Bio::flush()), Status::Ok, "{parameters}");
         until(&q, |health| *health == Health::Good);
     }
 }
@@ -232,7 +209,7 @@ fn a_smaller_export_is_not_taken_for_the_one_that_was_there() {
     let server = serve(&small, &socket);
     thread::scope(|scope| {
         let mut submitter = submitter(&q);
-        let waits = scope.spawn(move || one(&mut submitter, read(1)));
+        let waits = scope.spawn(move || status_of(&mut submitter, read(1)));
         until(&q, |health| {
             health.trouble().is_some_and(|text| text.contains("promises each connection something else"))
         });
@@ -254,7 +231,7 @@ fn a_request_that_waits_for_longer_than_the_timeout_is_done_by_the_next_server()
     drop(server);
     thread::scope(|scope| {
         let mut submitter = submitter(&q);
-        let waits = scope.spawn(move || one(&mut submitter, read(1)));
+        let waits = scope.spawn(move || status_of(&mut submitter, read(1)));
         until(&q, |health| matches!(health, Health::Away(_)));
         thread::sleep(Duration::from_millis(200));
         assert!(!waits.is_finished(), "it waits for longer than the timeout");
@@ -281,12 +258,12 @@ fn the_next_server_has_the_whole_timeout() {
         let lasted = began.elapsed();
         let mut third = accept();
         let cookie = cookie(&mut third);
-        third.write_all(&reply(0, cookie)).unwrap();
+        third.write_all(&reply(cookie)).unwrap();
         lasted
     });
     let q = open(&socket, ",reconnect_delay=600s");
     q.set_knob("io_timeout", &TIMEOUT.as_millis().to_string()).unwrap();
-    assert_eq!(one(&mut submitter(&q), read(1)), Status::Ok);
+    assert_eq!(status_of(&mut submitter(&q), read(1)), Status::Ok);
     let lasted = server.join().unwrap();
     assert!(lasted >= TIMEOUT, "it was given up after {lasted:?}");
 }
@@ -308,7 +285,7 @@ fn a_server_that_goes_again_before_all_are_connected_is_no_server() {
         drop((listener.accept().unwrap(), first));
         let answer = |mut stream: UnixStream| {
             while let Some(read) = request(&mut stream).filter(|request| request.kind == commands::READ) {
-                stream.write_all(&reply(0, read.cookie)).unwrap();
+                stream.write_all(&reply(read.cookie)).unwrap();
             }
         };
         let streams = [accept(SIZE), accept(SIZE)];
@@ -321,7 +298,7 @@ fn a_server_that_goes_again_before_all_are_connected_is_no_server() {
     thread::scope(|scope| {
         let waits = [1, 2].map(|block| {
             let mut submitter = submitter(&q);
-            scope.spawn(move || one(&mut submitter, read(block)))
+            scope.spawn(move || status_of(&mut submitter, read(block)))
         });
         assert_eq!(waits.map(|thread| thread.join().expect("no assertion there")), [Status::Ok; 2]);
     });
@@ -347,7 +324,7 @@ fn one_more_hardware_queue_is_with_the_server_of_the_others_or_refused() {
         let mut next = accept();
         greet(&mut next);
         let cookie = cookie(&mut next);
-        next.write_all(&reply(0, cookie)).unwrap();
+        next.write_all(&reply(cookie)).unwrap();
         // Everything works again when the server that was there before talks to the new connection.
         greet(&mut more);
         let _ = next.read(&mut [0; 28]);
@@ -357,7 +334,7 @@ fn one_more_hardware_queue_is_with_the_server_of_the_others_or_refused() {
         let q = &q;
         let more = scope.spawn(|| q.driver().set_topology(Topology { default_queues: 2, ..q.driver().topology() }));
         dialled.recv().unwrap();
-        assert_eq!(one(&mut submitter(q), read(1)), Status::Ok);
+        assert_eq!(status_of(&mut submitter(q), read(1)), Status::Ok);
         let error = more.join().unwrap().unwrap_err();
         assert!(error.to_string().contains("the server is away"), "{error}");
     });

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use crate::common::{run, submitter};
+use crate::common::{run, status_of, submitter};
 use blkmq::driver::Health;
 use blkmq::{Bio, Buffer, Flags, RequestQueue, Status};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -56,7 +56,7 @@ fn a_file_that_must_not_be_changed_any_more_says_so_to_each_request() {
         ftruncate(&memory, 1 << 20).expect("it may grow");
         let q = open(Path::new(&format!("/proc/self/fd/{}", memory.as_raw_fd())), more);
         let mut submitter = submitter(&q);
-        let mut status = |bio| run(&mut submitter, [bio]).remove(0).status;
+        let mut status = |bio| status_of(&mut submitter, bio);
         assert_eq!(status(write(0)), Status::Ok);
         // The kernel answers as for a file with the attribute `i`, which not every file system has.
         fcntl_add_seals(&memory, SealFlags::WRITE).expect("no program has it mapped to write");

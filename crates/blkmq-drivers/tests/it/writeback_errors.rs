@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use crate::common::{run, submitter};
+use crate::common::{run, status_of, submitter};
 use crate::file::disk_folder;
 use blkmq::driver::Health;
 use blkmq::{Bio, Buffer, Flags, RequestQueue, Status, Submitter};
@@ -86,8 +86,7 @@ impl Setting {
     /// The answers to each of these operations, in turn, for submitters of both rings.
     fn statuses(&self, bios: impl Fn() -> Vec<Bio>) -> Vec<Vec<Status>> {
         let mut submitters = [submitter(&self.q), submitter(&self.q)];
-        let each =
-            |submitter: &mut Submitter| bios().into_iter().map(|bio| run(submitter, [bio]).remove(0).status).collect();
+        let each = |submitter: &mut Submitter| bios().into_iter().map(|bio| status_of(submitter, bio)).collect();
         submitters.iter_mut().map(each).collect()
     }
 }
@@ -137,7 +136,7 @@ fn after_a_sync_that_failed_no_flush_and_no_fua_is_believed_by_any_ring() {
         drop(q);
         let file = File::open(Config { direct, ..Config::new(folder.path().join("disk")) }).expect("it is free");
         let q = queue(file);
-        assert_eq!(run(&mut submitter(&q), [Bio::flush()]).remove(0).status, Status::Ok);
+        assert_eq!(status_of(&mut submitter(&q), Bio::flush()), Status::Ok);
         assert_eq!(q.driver().health(), Health::Good);
     }
 }
@@ -158,7 +157,7 @@ fn has_durable_writes(journal: &Failing) -> bool {
 fn after_a_durable_write_that_failed_through_the_page_cache_no_flush_is_believed() {
     let journal = Failing::new(libc::EIO, is_durable_write);
     let setting = Setting::new(false, Arc::clone(&journal));
-    let status = run(&mut submitter(&setting.q), [fua(write())]).remove(0).status;
+    let status = status_of(&mut submitter(&setting.q), fua(write()));
     if !has_durable_writes(&journal) {
         return;
     }
@@ -181,7 +180,7 @@ fn a_durable_write_that_had_no_room_or_met_a_bad_sector_hurts_nobody_else() {
             println!("SKIP: the file system of {} has no direct I/O", setting.folder.path().display());
             continue;
         }
-        let status = run(&mut submitter(&setting.q), [fua(write())]).remove(0).status;
+        let status = status_of(&mut submitter(&setting.q), fua(write()));
         if !has_durable_writes(&journal) {
             return;
         }
@@ -212,7 +211,7 @@ fn a_disk_that_is_gone_is_not_full() {
     let path = folder.path().join("disk");
     let config = Config { size: Some(1 << 20), ..Config::new(&path) };
     let q = queue(File::open_with_journal(config, Arc::new(Vanishing(path))).expect("the file can be made"));
-    let status = run(&mut submitter(&q), [Bio::write(1024, Buffer::from(&[7; 4096][..]))]).remove(0).status;
+    let status = status_of(&mut submitter(&q), Bio::write(1024, Buffer::from(&[7; 4096][..])));
     assert_eq!(status, Status::IoError);
     let health = q.driver().health();
     assert!(health.trouble().is_some_and(|text| text.starts_with("the file became shorter at ")), "{health:?}");

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
-use crate::common::{run, submitter};
-use crate::system::filter_of;
+use crate::common::{run, status_of, submitter};
+use crate::seccomp::filter_of;
 use crate::writeback_errors;
 use blkmq::{Bio, Buffer, Flags, RequestQueue, Status};
 use blkmq_drivers::file::{Asked, Choice, Journal};
@@ -108,7 +108,7 @@ fn no_thread_that_takes_completions_syncs() {
             forbid(libc::SYS_fdatasync);
             let write = Bio::write(0, Buffer::from(&[7; 4096][..])).with_flags(Flags { fua: true, ..Flags::default() });
             for bio in [write, Bio::flush()] {
-                assert_eq!(run(&mut submitter(&q), [bio]).remove(0).status, Status::Ok);
+                assert_eq!(status_of(&mut submitter(&q), bio), Status::Ok);
             }
         });
     });

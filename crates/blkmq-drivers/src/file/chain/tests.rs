@@ -123,6 +123,12 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(self.0, self.1) }
     }
 
+    /// Puts the memory into the slots of all tags.
+    fn register(&self, file: &File) {
+        let piece = registered::Memory { start: self.0.addr(), len: self.1 };
+        (0..DEPTH).for_each(|tag| file.engine(0).register(pages_slot(tag), Some(piece)));
+    }
+
     /// Pages with these bytes of the memory.
     fn pages(&self, at: usize, len: usize) -> Buffers {
         let start = self.0.addr() + at;
@@ -172,10 +178,7 @@ fn data_moves_by_a_slot_of_the_table() {
         let folder = tempfile::tempdir().expect("it can be made");
         let (file, mut submitter) = queue(folder.path(), owned);
         let mut memory = Memory::new(64 * MOST);
-        for tag in 0..DEPTH {
-            let piece = registered::Memory { start: memory.0.addr(), len: memory.1 };
-            file.engine(0).register(pages_slot(tag), Some(piece));
-        }
+        memory.register(&file);
         let numbered = |at: usize| (at / MOST) as u8 ^ 0x5a;
         (0..memory.1).step_by(MOST).for_each(|at| memory.bytes()[at..at + MOST].fill(numbered(at)));
         let fua = BioFlags { fua: true, ..BioFlags::NONE };
@@ -204,10 +207,7 @@ fn a_chain_goes_on_where_its_thread_has_ended() {
     let folder = tempfile::tempdir().expect("it can be made");
     let (file, mut submitter) = queue(folder.path(), false);
     let memory = Memory::new(usize::from(DEPTH) * MOST);
-    for tag in 0..DEPTH {
-        let piece = registered::Memory { start: memory.0.addr(), len: memory.1 };
-        file.engine(0).register(pages_slot(tag), Some(piece));
-    }
+    memory.register(&file);
     for _ in 0..300 {
         let bios = (0..usize::from(DEPTH))
             .map(|at| Bio::write(at as u64 * 16, memory.pages(at * MOST, MOST)))
@@ -231,8 +231,7 @@ fn a_device_that_is_closed_has_no_pages() {
     let folder = tempfile::tempdir().expect("it can be made");
     let (file, mut submitter) = queue(folder.path(), false);
     let memory = Memory::new(MOST);
-    let piece = registered::Memory { start: memory.0.addr(), len: memory.1 };
-    (0..DEPTH).for_each(|tag| file.engine(0).register(pages_slot(tag), Some(piece)));
+    memory.register(&file);
     let write = || Bio::write(0, memory.pages(0, MOST));
     assert_eq!(run(&mut submitter, [write()]), [Status::Ok]);
     file.close();

@@ -4,8 +4,8 @@ use std::fs;
 
 use blkmq::{Bio, Locking, Status};
 
-use super::{SECTOR, bases, file, folder, queue, status_of};
-use crate::common::{run, submitter};
+use super::{SECTOR, bases, file, folder, queue};
+use crate::common::{status_of, submitter};
 use crate::model::Model;
 
 /// Red if random operations of every kind, many at once, do not leave what bytes in memory have, in the device and in
@@ -47,14 +47,7 @@ fn check_against_model(spec: &str, path: &str, scheduler: &str, locking: Locking
     let blocks = q.limits().capacity_sectors as usize * SECTOR / block;
     let mut submitters = [submitter(&q), submitter(&q)];
     let mut model = Model::new(0, blocks, block, 7);
-    for round in 0..40 {
-        let mut bios = model.operations(32);
-        for submitter in &mut submitters {
-            let rest = bios.split_off(bios.len().min(16));
-            let done = run(submitter, std::mem::replace(&mut bios, rest));
-            model.check(&done, format_args!("{spec} {scheduler} {locking} round {round}"));
-        }
-    }
+    model.change_by_two(&mut submitters, format_args!("{spec} {scheduler} {locking}"));
     assert_eq!(status_of(&mut submitters[0], Bio::flush()), Status::Ok);
     assert_eq!(q.busy_tags(), 0);
     drop((submitters, q));

@@ -6,8 +6,8 @@ use blkmq::driver::Extent;
 use blkmq::{Bio, Buffer, Flags, Locking, RequestQueue, Status};
 use tempfile::TempDir;
 
-use super::{SECTOR, bases, file, folder, queue, read, status_of};
-use crate::common::submitter;
+use super::{SECTOR, bases, file, folder, queue};
+use crate::common::{read, status_of, submitter};
 
 /// The extents that a device reports: for each the first byte, the length, and whether it is a hole.
 fn map(q: &RequestQueue) -> Vec<(u64, u64, bool)> {

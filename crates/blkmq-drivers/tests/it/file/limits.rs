@@ -4,9 +4,8 @@ use std::fs;
 
 use blkmq::{Bio, Buffer, Locking, RejectReason, Status};
 
-use super::{SECTOR, bases, disk_folder, file, folder, queue, read, status_of};
-use crate::common::{run, submitter};
-use crate::system::Mount;
+use super::{SECTOR, bases, disk_folder, file, folder, queue};
+use crate::common::{read, status_of, submitter};
 
 /// Red if a device that only reads takes a change, if it keeps other readers away, or if it lets a writer in.
 #[test]
@@ -66,27 +65,6 @@ fn errors_name_the_file_and_what_is_wrong_with_it() {
         blkmq_drivers::open(&format!("file,path={}", file(&folder, "empty"))).expect_err("it is empty").to_string();
     assert!(error.contains("it has 0 bytes, less than one block"), "{error}");
     assert_eq!(fs::metadata(&path).map(|file| file.len()).ok(), Some(1 << 16), "no error changes the file");
-}
-
-/// Red if a full disk fails anything else than the writes that it has no room for.
-#[test]
-fn a_full_disk_is_told_apart() {
-    let folder = disk_folder();
-    let Some(_mount) = Mount::new(&["-t", "tmpfs", "-o", "size=1M", "tmpfs"], folder.path()) else {
-        println!("SKIP: mounting a tmpfs takes the rights of root");
-        return;
-    };
-    let q = queue(&format!("file,path={},size=8M", file(&folder, "a")), "mq-deadline", Locking::Combining);
-    let mut submitter = submitter(&q);
-    let writes = (0..64).map(|number| Bio::write(number * 128, Buffer::from(&[1; 65536][..])));
-    let statuses: Vec<Status> = run(&mut submitter, writes).iter().map(|done| done.status).collect();
-    let failed = statuses.iter().filter(|status| **status == Status::NoSpace).count();
-    let written = statuses.iter().filter(|status| status.is_ok()).count();
-    assert!(failed > 0 && written > 0 && failed + written == 64, "{statuses:?}");
-    // Room that was given back can be used again.
-    assert_eq!(status_of(&mut submitter, Bio::discard(0, 16384)), Status::Ok);
-    assert_eq!(status_of(&mut submitter, Bio::write(0, Buffer::from(&[2; 4096][..]))), Status::Ok);
-    assert_eq!(read(&mut submitter, 0, 4096), vec![2; 4096]);
 }
 
 /// Red if a file that becomes larger while it is used cannot be used to its end once `revalidate` was called.

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use blkmq::{Bio, Buffer, Flags, Locking, Status};
 
-use super::{SECTOR, disk_folder, file, queue, read, status_of};
-use crate::common::submitter;
+use super::{SECTOR, disk_folder, file, queue};
+use crate::common::{read, status_of, submitter};
 
 /// A loop device, which goes with the value.
 struct Loop(String);

@@ -3,8 +3,8 @@
 
 use blkmq::{Bio, Buffer, Flags, Locking, RequestQueue, Status};
 
-use super::{SECTOR, bases, disk_folder, file, folder, queue, read, status_of};
-use crate::common::{run, submitter};
+use super::{SECTOR, bases, disk_folder, file, folder, queue};
+use crate::common::{read, run, status_of, submitter};
 
 /// Red if memory at an odd address is refused, because direct I/O needs aligned memory.
 #[test]

@@ -10,10 +10,8 @@ mod threads;
 
 use std::path::Path;
 
-use blkmq::{Bio, Buffer, Locking, RequestQueue, Status, Submitter};
+use blkmq::{Locking, RequestQueue};
 use tempfile::TempDir;
-
-use crate::common::run;
 
 const SECTOR: usize = 512;
 
@@ -41,14 +39,4 @@ fn queue(spec: &str, scheduler: &str, locking: Locking) -> RequestQueue {
     let driver = blkmq_drivers::open(spec).expect("the file can be opened");
     let q = RequestQueue::builder(driver).scheduler(scheduler).locking(locking);
     q.build().expect("the device makes sense")
-}
-
-fn status_of(submitter: &mut Submitter, bio: Bio) -> Status {
-    run(submitter, [bio]).remove(0).status
-}
-
-fn read(submitter: &mut Submitter, sector: u64, len: usize) -> Vec<u8> {
-    let done = run(submitter, [Bio::read(sector, Buffer::zeroed(len))]).remove(0);
-    assert_eq!(done.status, Status::Ok);
-    done.bio.buffers.iter().next().expect("a read has a buffer").to_vec()
 }

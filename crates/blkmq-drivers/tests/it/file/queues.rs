@@ -7,8 +7,8 @@ use blkmq::driver::{Batch, Done, Driver, Topology};
 use blkmq::{Bio, Buffer, Flags, Limits, Locking, RequestQueue, Status, Time};
 use blkmq_drivers::file::{Config, File};
 
-use super::{SECTOR, bases, disk_folder, file, folder, queue, read, status_of};
-use crate::common::{run, submitter};
+use super::{SECTOR, bases, disk_folder, file, folder, queue};
+use crate::common::{read, run, status_of, submitter};
 
 /// A driver in front of a device that another driver uses too, which is not allowed.
 #[derive(Debug)]
@@ -92,23 +92,6 @@ fn threads_that_own_their_rings_get_everything_back() {
     }
 }
 
-/// Red if a hardware queue that is added while I/O runs gets no ring of its own.
-#[test]
-fn hardware_queues_come_and_go() {
-    let folder = disk_folder();
-    let q = queue(&format!("file,path={},size=1M", file(&folder, "a")), "mq-deadline", Locking::Combining);
-    let mut submitters = [submitter(&q), submitter(&q), submitter(&q)];
-    for (queues, byte) in [(1, 1), (3, 2), (2, 3)] {
-        let topology = blkmq::driver::Topology { default_queues: queues, ..q.driver().topology() };
-        q.change_topology(topology).expect("it is possible").wait().expect("nothing is in flight");
-        for (number, submitter) in submitters.iter_mut().enumerate() {
-            let sector = number as u64 * 8;
-            assert_eq!(status_of(submitter, Bio::write(sector, Buffer::from(&[byte; 4096][..]))), Status::Ok);
-            assert_eq!(read(submitter, sector, 4096), vec![byte; 4096]);
-        }
-    }
-}
-
 /// Red if a thread that waits does not poll, because then it waits forever; if a flush goes to the ring that polls,
 /// which cannot do flushes; or if requests fail because the disk does not poll. A file that is one hole can be polled
 /// on any disk that does not deny it, because a hole is read without the disk. Once there is data, polling depends on
@@ -147,21 +130,27 @@ fn polled_hardware_queues_poll_where_the_disk_does() {
     assert_eq!(q.busy_tags(), 0);
 }
 
-/// Red if a hardware queue that is polled in one topology and not in another does not work in both.
+/// Red if a hardware queue that is added while I/O runs gets no ring of its own, or if one that is polled in one
+/// topology and not in another does not work in both.
 #[test]
-fn polled_hardware_queues_come_and_go() {
+fn hardware_queues_come_and_go() {
     let folder = disk_folder();
-    let q = queue(&format!("file,path={},size=1M", file(&folder, "a")), "none", Locking::Single);
-    let mut submitter = submitter(&q);
-    for (default_queues, poll_queues, byte) in [(1, 1, 1), (2, 0, 2), (1, 2, 3), (1, 0, 4)] {
-        let topology = blkmq::driver::Topology { default_queues, poll_queues, ..q.driver().topology() };
-        q.change_topology(topology).expect("it is possible").wait().expect("nothing is in flight");
-        assert_eq!(q.driver().topology().poll_queues, 0, "as it was opened");
-        let count = q.dump().lines().filter(|line| line.ends_with(": polls") || line.contains("does not poll")).count();
-        assert_eq!(count, usize::from(poll_queues));
-        let polled = Flags { polled: true, ..Flags::default() };
-        let write = Bio::write(0, Buffer::from(&[byte; 4096][..])).with_flags(polled);
-        assert_eq!(status_of(&mut submitter, write), Status::Ok);
-        assert_eq!(read(&mut submitter, 0, 4096), vec![byte; 4096]);
+    for (scheduler, locking, polled) in [("mq-deadline", Locking::Combining, false), ("none", Locking::Single, true)] {
+        let q = queue(&format!("file,path={},size=1M", file(&folder, scheduler)), scheduler, locking);
+        let mut submitters = [(); 3].map(|()| submitter(&q));
+        for (byte, (default_queues, poll_queues)) in (1..).zip([(1, 0), (3, 0), (1, 1), (2, 0), (1, 2), (1, 0)]) {
+            let topology = Topology { default_queues, poll_queues, ..q.driver().topology() };
+            q.change_topology(topology).expect("it is possible").wait().expect("nothing is in flight");
+            assert_eq!(q.driver().topology().poll_queues, 0, "as it was opened");
+            let is_polled = |line: &&str| line.ends_with(": polls") || line.contains("does not poll");
+            assert_eq!(q.dump().lines().filter(is_polled).count(), usize::from(poll_queues));
+            for (number, submitter) in submitters.iter_mut().enumerate() {
+                let sector = number as u64 * 8;
+                let write = Bio::write(sector, Buffer::from(&[byte; 4096][..]));
+                let write = write.with_flags(Flags { polled, ..Flags::default() });
+                assert_eq!(status_of(submitter, write), Status::Ok, "{scheduler}");
+                assert_eq!(read(submitter, sector, 4096), vec![byte; 4096], "{scheduler}");
+            }
+        }
     }
 }

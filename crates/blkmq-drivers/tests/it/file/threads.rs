@@ -9,9 +9,9 @@ use std::process::Command;
 use blkmq::driver::spec::Opener;
 use blkmq::{Bio, Buffer, Flags, Locking, RequestQueue, Status};
 
-use super::{bases, disk_folder, file, folder, queue, read};
-use crate::common::{run, submitter};
-use crate::system::filter_of;
+use super::{bases, disk_folder, file, folder, queue};
+use crate::common::{read, run, submitter};
+use crate::seccomp::filter_of;
 
 /// Red if a direct read or write of a file in memory is done by a thread that the kernel makes for it. Each request and
 /// its completion would be handed from thread to thread, which is several times as slow.
