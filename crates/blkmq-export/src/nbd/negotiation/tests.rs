@@ -97,12 +97,6 @@ fn export_name_ends_it_with_or_without_zeroes() {
 }
 
 #[test]
-fn abort_is_answered() {
-    let (step, replies) = ask(&mut begun(3), options::ABORT, &[]);
-    assert_eq!((step, replies), (Progress::Aborted, vec![(option_replies::ACK, vec![])]));
-}
-
-#[test]
 fn a_list_names_every_export() {
     let (step, replies) = ask(&mut begun(3), options::LIST, &[]);
     let expected = [

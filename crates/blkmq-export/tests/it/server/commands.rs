@@ -4,13 +4,12 @@ use std::collections::HashMap;
 
 use blkmq::{Limits, Op, Status};
 use blkmq_export::nbd::{command_flags, commands, transmission};
-use blkmq_export::{Bounds, Export, Server};
+use blkmq_export::{Bounds, Server};
 
 use crate::server::client::{Client, request, write};
 use crate::server::device::Device;
-use crate::server::{builder, queue, server, server_with};
+use crate::server::{queue, server, server_with};
 
-const PERM: u32 = 1;
 const IO: u32 = 5;
 const INVALID: u32 = 22;
 const NO_SPACE: u32 = 28;
@@ -169,23 +168,6 @@ fn a_length_of_zero_does_nothing_well() {
             }
         }
     }
-}
-
-#[test]
-fn nothing_is_written_to_a_read_only_export() {
-    let q = queue(DEVICE);
-    let export = Export::new("", q.clone()).read_only();
-    let server = builder().export(export).start().unwrap();
-    for mut client in both(&server) {
-        assert_eq!(client.write(0, &[1; 4096]), Err(PERM));
-        assert_eq!(client.call(commands::TRIM, 0, 0, 4096, &[]), Err(PERM));
-        assert_eq!(client.call(commands::WRITE_ZEROES, 0, 0, 4096, &[]), Err(PERM));
-        assert_eq!(client.call(commands::FLUSH, 0, 0, 0, &[]), Ok(vec![]));
-        assert_eq!(client.read(0, 4096), Ok(vec![0; 4096]));
-    }
-    let writable = server_with(&q, Bounds::default());
-    assert_eq!(Client::simple(&writable).write(0, &[1; 4096]), Ok(vec![]));
-    assert_eq!(Client::simple(&server).read(0, 4096), Ok(vec![1; 4096]), "both share the queue");
 }
 
 #[test]

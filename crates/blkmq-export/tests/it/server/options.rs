@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blkmq_export::nbd::{negotiation::MAX_OPTION, option_replies, options, transmission};
+use blkmq_export::nbd::{option_replies, options, transmission};
 use blkmq_export::{Address, Bounds, Export, StartError};
 
 use crate::server::client::{Client, named, option};
@@ -90,28 +90,6 @@ fn the_oldest_way_in_works_too() {
     let mut client = Client::pair(&server);
     client.option(options::EXPORT_NAME, b"none");
     assert!(client.is_closed());
-}
-
-#[test]
-fn options_that_are_wrong_leave_the_client_where_it_was() {
-    let server = server("ram,size=1M");
-    let mut client = Client::pair(&server);
-    for (number, data, error) in [
-        (options::STARTTLS, vec![], option_replies::ERR_POLICY),
-        (99, vec![1; 100], option_replies::ERR_UNSUP),
-        (options::LIST, vec![0], option_replies::ERR_INVALID),
-        (options::GO, vec![0], option_replies::ERR_INVALID),
-        (options::INFO, named(""), option_replies::ERR_INVALID),
-        (options::SET_META_CONTEXT, named(""), option_replies::ERR_INVALID),
-        (options::LIST, vec![0; MAX_OPTION + 1], option_replies::ERR_TOO_BIG),
-        (options::LIST, vec![0; 300_000], option_replies::ERR_TOO_BIG),
-    ] {
-        let replies = client.ask(number, &data);
-        assert_eq!((replies.len(), replies[0].0), (1, error), "option {number}");
-    }
-    client.agree_on_structure("");
-    assert_eq!(client.go("").1 & transmission::SEND_DF, transmission::SEND_DF);
-    assert_eq!(client.read(0, 512), Ok(vec![0; 512]));
 }
 
 #[test]
