@@ -82,6 +82,13 @@ impl Served {
         self.engine.end_log(&self.log_thread);
     }
 
+    /// Connects a machine that has no rings yet.
+    fn front(&self) -> (Guest, Frontend) {
+        let guest = Guest::new(8, false, true);
+        let front = connect(&self.socket(), &guest, 0);
+        (guest, front)
+    }
+
     /// Connects a machine with one ring, which has agreed on all features but these.
     pub(super) fn machine(&self, without: u64) -> (Frontend, Disk) {
         self.machine_of(Guest::new(8, false, without & 1 << VIRTIO_RING_F_EVENT_IDX == 0), without)
@@ -310,8 +317,7 @@ fn a_guest_reads_what_it_has_written() {
 #[test]
 fn several_rings_are_served_by_several_threads() {
     let served = Served::new("ram,size=1M", |device| (device.nr_queues, device.nr_threads) = (3, 2));
-    let guest = Guest::new(8, false, true);
-    let mut front = connect(&served.socket(), &guest, 0);
+    let (guest, mut front) = served.front();
     assert_eq!(front.get_queue_num().unwrap(), 3);
     let mut disks: Vec<_> =
         (0..3).map(|number| Disk::new(&mut front, guest.beside(APART * number as u64), number)).collect();
@@ -380,8 +386,7 @@ fn a_hostile_guest_ends_its_session_and_no_more() {
 #[test]
 fn the_configuration_is_told_and_not_changed() {
     let served = Served::new("ram,size=1M", |device| device.nr_queues = 5);
-    let guest = Guest::new(8, false, true);
-    let mut front = connect(&served.socket(), &guest, 0);
+    let (guest, mut front) = served.front();
     let config = |front: &mut Frontend, len: u32| {
         let flags = VhostUserConfigFlags::empty();
         front.get_config(0, len, flags, &vec![0; len as usize]).map(|(_, bytes)| bytes)

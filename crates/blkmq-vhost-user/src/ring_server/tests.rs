@@ -135,57 +135,6 @@ impl Machine {
     }
 }
 
-/// Red before machines were clients of the engine: an NBD client that changes a part of a block reads the block, puts
-/// its bytes in, and writes the block. A write, or zeroes, that came between were told done, and undone.
-#[test]
-fn nothing_that_is_told_done_is_undone_by_a_client_that_changes_a_part_of_the_block() {
-    for zeroes in [false, true] {
-        let engine = engine("ram,size=1M,bs=4096", least_memory(1));
-        let mut part = Hand::<u8>::new(&engine, FrontEnd::Nbd);
-        let mut machine = Machine::new(&engine, 1 << 20);
-        for round in 1..=9_u8 {
-            let (ask, hints) = (engine::Ask::Write { fua: false }, Hints::default());
-            let request = engine::Request { ask, offset: 512, length: 512, priority: None, hints, own: 0 };
-            let id = part.session.take(&request).unwrap();
-            let engine::Piece::Here(mut buffer, filled) = part.session.next_piece(id) else {
-                panic!("there is memory")
-            };
-            buffer[filled..].fill(round);
-            part.session.take_piece(id, buffer);
-            part.session.end_payload(id);
-            part.session.submit(&mut part.submitter);
-            // As a worker does when its bell rings.
-            machine.turn();
-            // The read of the part is done, and its write is not.
-            part.session.submit(&mut part.submitter);
-            machine.guest.fill(FAR, 4096, |_| !round);
-            let nr = if zeroes {
-                machine.guest.write_ranges(FAR, &[[0, 8]]);
-                machine.ask(13, 0, &[(FAR, 16)])
-            } else {
-                machine.ask(1, 0, &[(FAR, 4096)])
-            };
-            machine.turn();
-            let mut is_over = false;
-            while !is_over || machine.status(nr) == 0xff {
-                for finished in part.turn() {
-                    assert_eq!(finished, (id, None));
-                    part.session.forget(id);
-                    is_over = true;
-                }
-                machine.turn();
-            }
-            assert_eq!(machine.status(nr), VIRTIO_BLK_S_OK as u8);
-            let read = machine.ask(0, 0, &[(FAR, 4096)]);
-            assert_eq!(machine.finish(read), VIRTIO_BLK_S_OK as u8);
-            let written = if zeroes { 0 } else { !round };
-            let bytes = machine.guest.bytes(FAR, 4096);
-            let mut outside = bytes[..512].iter().chain(&bytes[1024..]);
-            assert!(outside.all(|byte| *byte == written), "round {round}: what was told done was undone");
-        }
-    }
-}
-
 /// Red if a request of parts of sectors, or of parts of the device's blocks, loses bytes, takes others with it, or is
 /// done although there is never memory for it.
 #[test]

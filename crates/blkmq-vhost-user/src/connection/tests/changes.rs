@@ -209,8 +209,7 @@ fn a_worker_that_panics_ends_the_session() {
 #[test]
 fn a_ring_waits_while_its_memory_is_away() {
     let served = Served::new("ram,size=1M", |_| ());
-    let guest = Guest::new(8, false, true);
-    let mut front = connect(&served.socket(), &guest, 0);
+    let (guest, mut front) = served.front();
     let rings = VhostUserMemoryRegionInfo { memory_size: DATA, ..region(&guest) };
     let data = VhostUserMemoryRegionInfo {
         guest_phys_addr: DATA,
@@ -250,8 +249,7 @@ fn a_ring_waits_while_its_memory_is_away() {
 #[test]
 fn a_channel_of_the_device_that_fails_is_given_up() {
     let (driver, served) = TestDriver::served();
-    let guest = Guest::new(8, false, true);
-    let mut front = connect(&served.socket(), &guest, 0);
+    let (guest, mut front) = served.front();
     let (near, far) = UnixStream::pair().unwrap();
     front.set_backend_request_fd(&far).unwrap();
     drop((near, far));
@@ -272,8 +270,7 @@ fn a_channel_of_the_device_that_fails_is_given_up() {
 #[test]
 fn a_front_end_that_comes_again_is_told_of_growth() {
     let (_driver, served) = TestDriver::served();
-    let guest = Guest::new(8, false, true);
-    let mut front = connect(&served.socket(), &guest, 0);
+    let (guest, mut front) = served.front();
     let (mut near, far) = UnixStream::pair().unwrap();
     front.set_backend_request_fd(&far).unwrap();
     let _disk = Disk::new(&mut front, guest, 0);
@@ -346,8 +343,7 @@ fn requests_have_the_priority_of_the_guest() {
 #[test]
 fn a_pause_lets_what_was_taken_be_done() {
     let (driver, mut served) = TestDriver::with(1 << 20, |_, _| ());
-    let guest = Guest::new(8, false, true);
-    let mut front = connect(&served.socket(), &guest, 0);
+    let (guest, mut front) = served.front();
     let again = region(&guest);
     let mut disk = Disk::new(&mut front, guest, 0);
     let far = disk.data() + 0x1000;
@@ -368,8 +364,7 @@ fn a_pause_lets_what_was_taken_be_done() {
 fn a_stop_takes_effect_between_operations() {
     for has_record in [false, true] {
         let (driver, mut served) = TestDriver::with(1 << 32, |_, _| ());
-        let guest = Guest::new(8, false, true);
-        let mut front = connect(&served.socket(), &guest, 0);
+        let (guest, mut front) = served.front();
         if has_record {
             let (info, file) = make_record(&mut front);
             front.set_inflight_fd(&info, file.as_raw_fd()).unwrap();

@@ -20,8 +20,7 @@ fn memory_that_could_end_the_server_is_refused_unless_it_is_allowed() {
     for any_memory in [false, true] {
         for case in ["table", "region", "record"] {
             let served = Served::new("ram,size=1M", |device| device.any_memory = any_memory);
-            let guest = Guest::new(8, false, true);
-            let mut front = connect(&served.socket(), &guest, 0);
+            let (guest, mut front) = served.front();
             let file = unsealed(END);
             let region = VhostUserMemoryRegionInfo { mmap_handle: file.as_raw_fd(), ..region(&guest) };
             // The answer to a message without one of its own says how it went.
@@ -148,8 +147,7 @@ fn rings_may_share_a_kick_descriptor() {
                 device.nr_queues = 2;
                 device.nr_threads = nr_threads;
             });
-            let guest = Guest::new(8, false, true);
-            let mut front = connect(&served.socket(), &guest, 0);
+            let (guest, mut front) = served.front();
             let beside = guest.beside(APART);
             let mut disks = [(guest, 0), (beside, 1)].map(|(guest, number)| Disk::new(&mut front, guest, number));
             disks[1].kick = disks[0].kick.try_clone().unwrap();
