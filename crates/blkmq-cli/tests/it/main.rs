@@ -9,7 +9,6 @@ mod demo;
 #[path = "../../../blkmq/tests/it/device/mod.rs"]
 mod device;
 mod durability;
-mod examples;
 mod gate;
 mod groups;
 mod handed;
