@@ -11,7 +11,7 @@ use blkmq_workbench::job::{BlockSize, ByDirection, Direction, Extent, Job, Opera
 use blkmq_workbench::{JobFile, Mode, System};
 
 use crate::bench_options::{
-    Recording, SEQUENTIAL, area, depth, ios, job, open, reads, run_on, setup, verified, writes,
+    Recording, SEQUENTIAL, area, depth, ios, job, open, reads, reads_back, run_on, setup, verified, writes,
 };
 
 /// A device that keeps its data, and on which each request takes 10 us.
@@ -205,36 +205,11 @@ fn every_kind_of_job_has_partial_operations() {
         Job { iodepth_batch_submit: 4, sync: true, ..depth(8, fixed(writes())) },
     ];
     for job in jobs.map(verified) {
-        let (outcome, done) = Recording { has_cache: true, ..Recording::default() }.run(std::slice::from_ref(&job));
-        assert_eq!(outcome.error(), None, "{job:?}");
-        for thread in &outcome.jobs {
-            assert!(ios(thread, Direction::Write) > 0 && ios(thread, Direction::Read) > 0, "{job:?}");
-            assert_eq!(thread.verify_errors, 0);
-        }
+        let (outcome, done) = reads_back(&job);
         let requests = done.iter().filter(|done| done.op != Op::Flush).count() as u64;
         let own = outcome.jobs.iter().flat_map(|job| &job.directions).map(|kind| kind.ios).sum();
         assert!(requests > own, "some writes have read their blocks: {job:?}");
     }
-}
-
-/// Red if a wrong byte in the middle of a block is not seen.
-#[test]
-fn a_planted_wrong_byte_is_found() {
-    let driver = open("ram,size=1M");
-    let log = area(100_000, of(RECORD, writes()));
-    let written = run_on(&driver, &[verified(Job { do_verify: false, ..log.clone() })], ClockKind::Virtual);
-    assert_eq!(written.error(), None);
-    let check = [verified(Job { operations: Operations::Only(Direction::Read), ..log })];
-    assert_eq!(run_on(&driver, &check, ClockKind::Virtual).error(), None);
-    let at = 20 * RECORD + 1234;
-    let mut block = transfer(&driver, Op::Read, at / 512, &[0; 512]);
-    block[at as usize % 512] ^= 1;
-    transfer(&driver, Op::Write, at / 512, &block);
-    let outcome = run_on(&driver, &check, ClockKind::Virtual);
-    assert_eq!(outcome.jobs[0].verify_errors, 1);
-    let expected =
-        "job tested: the block at byte 46000 is not what was written: its content does not match its checksum";
-    assert_eq!(outcome.error().as_deref(), Some(expected));
 }
 
 /// Red if an operation whose blocks cannot be read is written, or does not end its job.
