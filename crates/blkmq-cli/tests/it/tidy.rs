@@ -17,9 +17,9 @@ const ORDERING_REASON_LINES: usize = 4;
 const SELF: &str = "crates/blkmq-cli/tests/it/tidy.rs";
 
 /// What is wrong, and at which line, counted from 1.
-type Finding = (usize, String);
+pub(crate) type Finding = (usize, String);
 
-fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().map(|(index, line)| (index + 1, line))
 }
 
@@ -108,7 +108,7 @@ fn machine_paths(text: &str) -> Vec<Finding> {
 }
 
 /// The source without its unit tests, which this code base keeps at the end of a file.
-fn product_source(text: &str) -> &str {
+pub(crate) fn product_source(text: &str) -> &str {
     text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or(text)
 }
 
@@ -286,7 +286,7 @@ fn tracked() -> Option<Vec<(PathBuf, String)>> {
 }
 
 /// Runs one rule over the tracked files that `applies` selects; panics with every finding.
-fn check(applies: impl Fn(&Path) -> bool, rule: impl Fn(&Path, &str) -> Vec<Finding>) {
+pub(crate) fn check(applies: impl Fn(&Path) -> bool, rule: impl Fn(&Path, &str) -> Vec<Finding>) {
     let Some(files) = tracked() else {
         println!("SKIP this is no git checkout, so there is no list of the project's files");
         return;
@@ -302,11 +302,11 @@ fn check(applies: impl Fn(&Path) -> bool, rule: impl Fn(&Path, &str) -> Vec<Find
     assert!(findings.is_empty(), "\n{}", findings.join("\n"));
 }
 
-fn is_source(path: &Path) -> bool {
+pub(crate) fn is_source(path: &Path) -> bool {
     path.starts_with("crates") && path.iter().nth(2).is_some_and(|part| part == "src") && has_extension(path, "rs")
 }
 
-fn has_extension(path: &Path, extension: &str) -> bool {
+pub(crate) fn has_extension(path: &Path, extension: &str) -> bool {
     path.extension().is_some_and(|found| found == extension)
 }
 
