@@ -1,6 +1,9 @@
 //! A server in a process of its own, and clients that speak to it.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+#[path = "../../../../blkmq-export/tests/it/server/client.rs"]
+mod client;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -13,10 +16,12 @@ use std::time::Duration;
 use blkmq::{Locking, scheduler_names};
 pub(crate) use blkmq_export::nbd::command_flags::FUA;
 pub(crate) use blkmq_export::nbd::commands::{FLUSH, READ, TRIM, WRITE, WRITE_ZEROES};
-use blkmq_export::nbd::{Greeting, Info, Inquiry, OptionReply, Request, SimpleReply, option, option_replies, options};
+use blkmq_export::nbd::{Greeting, Inquiry, Request, SimpleReply, options};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+
+use client::Client;
 
 /// The program, with `folder` for its sockets.
 pub(crate) fn program(folder: &Path, arguments: &[&str]) -> Command {
@@ -226,15 +231,8 @@ impl Served {
 
     /// The kind and the message of the error with which a client that asks for the default export is refused.
     pub(crate) fn refusal(&self) -> (u32, String) {
-        let mut stream = UnixStream::connect(self.folder.join("nbd")).expect("the server listens");
-        stream.read_exact(&mut [0; Greeting::SIZE]).expect("the server greets");
-        let go = option(options::GO, &Inquiry { name: "", wanted: vec![] }.encode());
-        stream.write_all(&[&3_u32.to_be_bytes()[..], &go].concat()).expect("the server talks on");
-        let mut head = [0; OptionReply::SIZE];
-        stream.read_exact(&mut head).expect("the server talks on");
-        let OptionReply { kind, len, .. } = OptionReply::decode(&head).expect("the server answers");
-        let mut text = vec![0; len as usize];
-        stream.read_exact(&mut text).expect("the server talks on");
+        let mut client = Client::connect(&self.folder.join("nbd"));
+        let (kind, text) = client.ask(options::GO, &Inquiry { name: "", wanted: vec![] }.encode()).remove(0);
         (kind, String::from_utf8(text).expect("a sentence is text"))
     }
 
@@ -266,9 +264,9 @@ pub(crate) fn answer(mut stream: impl Read) -> (String, String) {
     (format!("{head}\r\n"), body.to_owned())
 }
 
-/// A minimal NBD client.
+/// An NBD client with simple replies, which may have several requests in progress.
 pub(crate) struct Nbd {
-    stream: UnixStream,
+    client: Client,
     /// Bytes of the export, as the server said.
     pub(crate) size: u64,
 }
@@ -293,30 +291,12 @@ impl Nbd {
     }
 
     /// The same; `None` if the server closes the connection without a word.
-    pub(crate) fn try_connect(mut stream: UnixStream, export: &str) -> Option<Self> {
-        let mut greeting = [0; Greeting::SIZE];
-        stream.read_exact(&mut greeting).ok()?;
-        Greeting::decode(&greeting).expect("the server greets");
-        // Fixed newstyle, no zeroes; then the option GO without information requests.
-        let go = option(options::GO, &Inquiry { name: export, wanted: vec![] }.encode());
-        stream.write_all(&[&3_u32.to_be_bytes()[..], &go].concat()).expect("the server talks on");
-        let mut size = 0;
-        loop {
-            let mut head = [0; OptionReply::SIZE];
-            stream.read_exact(&mut head).expect("the server talks on");
-            let OptionReply { kind, len, .. } = OptionReply::decode(&head).expect("the server answers");
-            let mut data = vec![0; len as usize];
-            stream.read_exact(&mut data).expect("the server talks on");
-            match kind {
-                option_replies::ACK => return Some(Self { stream, size }),
-                option_replies::INFO => {
-                    if let Some(Info::Export { size: told, .. }) = Info::decode(&data) {
-                        size = told;
-                    }
-                }
-                kind => panic!("export {export:?} is refused with {kind:#x}: {}", String::from_utf8_lossy(&data)),
-            }
-        }
+    pub(crate) fn try_connect(stream: UnixStream, export: &str) -> Option<Self> {
+        let mut client = Client::over(stream);
+        client.try_take::<{ Greeting::SIZE }>().ok()?;
+        client.send(&3_u32.to_be_bytes());
+        let (size, _) = client.go(export);
+        Some(Self { client, size })
     }
 
     /// Sends a request without waiting for its answer.
@@ -335,13 +315,12 @@ impl Nbd {
         data: &[u8],
     ) -> std::io::Result<()> {
         let request = Request { flags, kind, cookie, offset, length }.encode();
-        self.stream.write_all(&[&request, data].concat())
+        self.client.stream.write_all(&[&request, data].concat())
     }
 
     /// An answer without data: its cookie and error; `None` if the server has closed the connection.
     pub(crate) fn receive(&mut self) -> Option<(u64, u32)> {
-        let mut head = [0; SimpleReply::SIZE];
-        self.stream.read_exact(&mut head).ok()?;
+        let head = self.client.try_take().ok()?;
         let SimpleReply { errno, cookie } = SimpleReply::decode(&head).expect("the server answers");
         Some((cookie, errno))
     }
@@ -360,8 +339,6 @@ impl Nbd {
 
     /// The data behind an answer.
     pub(crate) fn data(&mut self, length: usize) -> Vec<u8> {
-        let mut data = vec![0; length];
-        self.stream.read_exact(&mut data).expect("the server talks on");
-        data
+        self.client.take_vec(length)
     }
 }
