@@ -96,13 +96,4 @@ mod tests {
         assert_eq!(path("weight group=a"), "queues q groups a weight");
         assert_eq!(path("iosched/x"), "queues q knobs iosched/x");
     }
-
-    #[test]
-    fn what_a_client_or_group_does_not_have_is_said() {
-        let refused = |words: &[&str], expected: &str| {
-            assert!(matches!(Knob::read(words), Err(Failure::Input(error)) if error == expected), "{words:?}");
-        };
-        refused(&["share", "client=a"], "a client has no knob 'share'; it has: weight, group");
-        refused(&["group", "group=a"], "a group has no knob 'group'; it has: weight");
-    }
 }

@@ -236,8 +236,6 @@ pub(crate) fn read(stream: &mut dyn Read) -> Result<Request, Unread> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
-
     use super::*;
 
     /// The status of the answer to bytes that are not a valid request.
@@ -294,14 +292,6 @@ mod tests {
         for large in [long, longer, many, heavy, absurd] {
             assert_eq!(status(large.as_bytes()), TOO_LARGE);
         }
-    }
-
-    #[test]
-    fn who_is_slow_is_told() {
-        let (client, server) = UnixStream::pair().unwrap();
-        (&client).write_all(b"GET /que").unwrap();
-        let answer = read(&mut Hasty::new(&Seat::new(server), Duration::from_millis(1)));
-        assert!(matches!(&answer, Err(Unread::Wrong(answer)) if answer.status == TIMED_OUT), "{answer:?}");
     }
 
     #[test]

@@ -316,23 +316,6 @@ fn words_tell_how_a_scheduler_is_shared() {
     assert!(!words.contains("locking") && !words.contains("past the scheduler"), "nothing is shared: {words}");
 }
 
-/// On virtual time a comparison is exact: a device that takes twice as long does half as much.
-#[test]
-fn a_comparison_finds_the_ratio() {
-    let path = job("ab.fio", "rw=randread");
-    let device = "device=null,irqmode=2,completion_nsec=100us::null,irqmode=2,completion_nsec=200us";
-    let arguments = ["bench", &path, "--clock", "virtual", "--ab", device];
-    let found = json(&arguments);
-    assert_eq!(found["knob"], "device");
-    assert_eq!(found["b"], "null,irqmode=2,completion_nsec=200us");
-    let number = |name: &str| found[name].as_f64().unwrap();
-    assert!((number("ratio") - 0.5).abs() < 0.002, "{found}");
-    assert!(number("low") <= number("ratio") && number("ratio") <= number("high"), "{found}");
-    assert_eq!(found["rounds"], 16, "the fewest rounds do");
-    let words = printed(&arguments);
-    assert!(words.contains("B/A  0.5") && words.contains("16 rounds of four slices of 100 ms"), "{words}");
-}
-
 /// A rate counts the operations that completed within the slices. If operations that are outstanding at the end of a
 /// slice counted, they would hide that a device is slow. Red if they count: there are 32 requests more in each slice of
 /// 20.
@@ -395,14 +378,6 @@ fn the_clock_of_a_figure_is_said() {
     assert_eq!((&found["stamps"]["a"], &found["stamps"]["b"]), (&"none".into(), &"exact".into()));
     let text = refused(&[&["bench", &path, "--set", "stamps=1"][..], &is_virtual].concat());
     assert!(text.contains("--set stamps=1") && text.contains("leave out --clock virtual"), "{text}");
-}
-
-#[test]
-fn options_change_every_job() {
-    let path = job("options.fio", "rw=randread");
-    let found = bench(&[&path, "--option", "numjobs=3", "--option", "number_ios=7"]);
-    let ios: Vec<_> = found["jobs"].as_array().unwrap().iter().map(|job| job["read"]["total_ios"].as_u64()).collect();
-    assert_eq!(ios, [Some(7); 3]);
 }
 
 #[test]

@@ -17,12 +17,8 @@ use serde_json::Value;
 fn hostile_http_is_refused_and_harms_nobody() {
     let server = Served::start(&[]);
     let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(100_000));
-    let many = format!("GET /queues HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(1000));
-    let value = format!("PUT /queues/default/knobs/nomerges HTTP/1.1\r\nContent-Length: {}\r\n\r\n", 1_u64 << 40);
     for (bytes, status) in [
-        (&b"\0\xff\xfe\x01garbage"[..], "400 Bad Request"),
-        (b"NBDMAGICIHAVEOPT\r\n\r\n", "400 Bad Request"),
-        (b"GET queues HTTP/1.1\r\n\r\n", "400 Bad Request"),
+        (&b"NBDMAGICIHAVEOPT\r\n\r\n"[..], "400 Bad Request"),
         (b"GET /queues/%ff%fe HTTP/1.1\r\n\r\n", "400 Bad Request"),
         (b"PUT /queues/default/knobs/nomerges HTTP/1.1\r\nContent-Length: 2\r\n\r\n\xff\xfe", "400 Bad Request"),
         (b"PUT /queues/default/knobs/nomerges HTTP/1.1\r\nContent-Length: 1\r\n\r\n3", "400 Bad Request"),
@@ -38,8 +34,6 @@ fn hostile_http_is_refused_and_harms_nobody() {
         (b"DELETE /queues/default/knobs/nomerges HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
         (b"GET /stop HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
         (long.as_bytes(), "413 Content Too Large"),
-        (many.as_bytes(), "413 Content Too Large"),
-        (value.as_bytes(), "413 Content Too Large"),
     ] {
         let stream = UnixStream::connect(&server.control).unwrap();
         let _ = (&stream).write_all(bytes);
@@ -63,19 +57,6 @@ fn who_is_slow_is_told_and_has_had_its_time() {
     let (head, _) = answer(slow.try_clone().unwrap());
     assert!(head.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{head}");
     assert!((&slow).write_all(b"X").is_err(), "the server has closed its end");
-}
-
-/// Red before a silent connection gave its place: with 16 of them all others were turned away.
-#[test]
-fn who_asks_nothing_gives_the_place_to_one_that_comes() {
-    let server = Served::start(&[]);
-    let mut idle: Vec<_> = (0..16).map(|_| UnixStream::connect(&server.control).unwrap()).collect();
-    assert_eq!(server.say(&["get", "nomerges"]), "0\n");
-    assert_eq!(idle[0].read(&mut [0]).unwrap(), 0, "it had been silent for longest");
-    let last = &mut idle[15];
-    last.write_all(b"GET /queues HTTP/1.1\r\n\r\n").unwrap();
-    let (head, _) = answer(last.try_clone().unwrap());
-    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
 }
 
 /// Red before a silent connection gave its place: the metrics were denied for as long as others came again.

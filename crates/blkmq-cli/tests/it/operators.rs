@@ -142,15 +142,6 @@ fn clients_stat_and_metrics_name_the_export_and_count_errors_by_kind() {
     assert!(server.json(&["stat"])["queues"][0]["err/s"].as_f64() > Some(0.0));
 }
 
-/// Red if the error does not name the knob with the prefix that the user left out.
-#[test]
-fn a_knob_of_the_scheduler_without_its_prefix_is_pointed_to() {
-    let server = Served::start(&["--device", "ram,size=1M", "--scheduler", "mq-deadline"]);
-    let error = ended(&server.output(&["set", "fifo_batch", "1"]), 2);
-    assert!(error.starts_with("blkmq: unknown knob 'fifo_batch'; there are: scheduler, locking, size, "), "{error}");
-    assert!(error.ends_with("; for the scheduler's say 'iosched/fifo_batch'\n"), "{error}");
-}
-
 /// Red if `--check` opens or locks a device or a socket, if it does not find what is wrong in the file, or if it fails
 /// because a server runs.
 #[test]
@@ -173,11 +164,9 @@ fn a_file_is_checked_while_a_server_runs_with_it() {
         ("drain_timeout = \"soon\"", "line 3: 'soon' is not a time"),
         ("[[export]]\nname = \"a\"\ndevice = \"tape\"", "line 5: there is no device \"tape\""),
         ("[[export]]\nname = \"a\"\ndevice = \"file,pth=x\"", "line 5: device file: there is no parameter \"pth\""),
-        ("[[export]]\nname = \"a\"\nqueue = \"b\"", "line 5: there is no queue 'b'"),
         ("scheduler = \"no-such-scheduler\"", "line 3: unknown scheduler 'no-such-scheduler'"),
         ("set = { nr_requests = 0 }", "line 3: nr_requests: 0 is not within 1.."),
         ("memory = \"much\"", "line 3: "),
-        ("schedular = \"none\"", "line 3: unknown field `schedular`"),
     ] {
         write(text);
         let error = config.checked(2);

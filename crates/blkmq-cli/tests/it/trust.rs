@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::served::{Config, FLUSH, FUA, Nbd, READ, Served, WRITE, WRITE_ZEROES, ended, program};
+use crate::served::{Config, Served, ended, program};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Red if the warning at the start or the word in the list is missing, or if a device that keeps its data gets one.
@@ -24,56 +24,6 @@ fn what_throws_data_away_says_so_at_the_start_and_in_the_list() {
     let (code, said) = server.end();
     assert_eq!((code, said.lines().count(), said.matches("NOTHING IS KEPT").count()), (Some(0), 3, 3), "{said}");
     assert!(said.starts_with("blkmq: default: null,size=1G THROWS AWAY WHAT IS WRITTEN. NOTHING IS KEPT"), "{said}");
-}
-
-/// The error with which a request ends.
-fn error_of(client: &mut Nbd, flags: u16, kind: u16, offset: usize, length: usize, data: &[u8]) -> u32 {
-    client.try_send(flags, kind, 1, offset as u64, length as u32, data).expect("the server reads");
-    client.receive().expect("the server answers").1
-}
-
-/// Red if the end of a file that is not a whole sector is left out, cannot be changed byte by byte, or becomes longer
-/// when a client writes. Earlier, only 512 of 1000 bytes were served.
-#[test]
-fn a_file_of_any_size_is_served_to_its_last_byte() {
-    const INVALID: u32 = 22;
-    const NO_SPACE: u32 = 28;
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("file");
-    for size in [1000_usize, 445] {
-        let mut model: Vec<u8> = (0..size).map(|at| at as u8 | 1).collect();
-        fs::write(&path, &model).unwrap();
-        let mut server = Served::start(&["--device", &format!("file,path={}", path.display())]);
-        assert_eq!(server.json(&["list"])[0]["queues"][0]["size_bytes"], size);
-        let mut client = server.connect("");
-        assert_eq!(client.size, size as u64);
-        assert!(client.read(0, size) == model);
-        // Ranges that begin and end at, before or around the last bytes.
-        for (round, back) in (1..=40).chain([513.min(size), size]).enumerate() {
-            for length in [1, back / 2, back].into_iter().filter(|length| *length > 0) {
-                let start = size - back;
-                let data: Vec<u8> = (0..length).map(|at| (round + at * 7) as u8 | 1).collect();
-                let flags = if round % 2 == 0 { FUA } else { 0 };
-                assert_eq!(error_of(&mut client, flags, WRITE, start, length, &data), 0);
-                model[start..start + length].copy_from_slice(&data);
-                assert!(client.read(start as u64, back) == model[start..], "{size} bytes, {length} at {start}");
-                if round % 3 == 0 {
-                    assert_eq!(error_of(&mut client, flags, WRITE_ZEROES, start, length, &[]), 0);
-                    model[start..start + length].fill(0);
-                }
-            }
-            assert_eq!(fs::metadata(&path).unwrap().len(), size as u64);
-        }
-        for (start, length) in [(size - 1, 2), (size, 1), (0, size + 1)] {
-            assert_eq!(error_of(&mut client, 0, READ, start, length, &[]), INVALID);
-            assert_eq!(error_of(&mut client, 0, WRITE, start, length, &vec![1; length]), NO_SPACE);
-        }
-        assert_eq!(error_of(&mut client, 0, FLUSH, 0, 0, &[]), 0);
-        assert!(client.read(0, size) == model);
-        drop(client);
-        assert_eq!(server.terminate().0, Some(0));
-        assert!(fs::read(&path).unwrap() == model, "{size} bytes");
-    }
 }
 
 /// Writes a server's certificate and its key.

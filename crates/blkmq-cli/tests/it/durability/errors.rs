@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
-use crate::durability::{Mount, file, folder};
+use crate::durability::mount::Mount;
+use crate::durability::{file, folder};
 use crate::served::{FLUSH, FUA, Nbd, Served, TRIM, WRITE, WRITE_ZEROES};
 
 /// The protocol's numbers.
@@ -99,22 +100,6 @@ fn a_write_beyond_the_largest_file_that_may_be_finds_no_room_and_ends_nothing() 
         drop((client, another));
         log(server, &["export \"bad\": a write at sector 2048 failed: no space left"]);
     }
-}
-
-#[test]
-fn sectors_that_fail_fail_what_touches_them() {
-    let server = serve("null,size=1M,memory_backed=1,badblocks=16-23");
-    let mut client = server.connect("bad");
-    for _ in 0..3 {
-        assert_eq!(read_error(&mut client, 8192), EIO);
-        assert_eq!(client.write(8192, &[1; 4096]), EIO);
-        assert_eq!(client.write(4096, &[1; 4096]), 0);
-        assert_eq!(client.read(4096, 4096), [1; 4096]);
-    }
-    assert_eq!(read_error(&mut server.connect("bad"), 8192), EIO);
-    others_go_on(&server);
-    let (read, write) = ("a read at sector 16 failed: medium error", "a write at sector 16 failed: medium error");
-    log(server, &[read, write, read]);
 }
 
 /// Red if data that is written past the new end makes the file longer again, with zeroes before it that no client

@@ -85,26 +85,6 @@ impl Log {
     pub(crate) fn check(&self) -> Result<Tally, String> {
         check(&self.events())
     }
-
-    /// The same journal, as from a driver with a bug: `change` removes events, or alters them.
-    pub(crate) fn altered(&self, change: impl Fn(&mut Asked) -> bool) -> Self {
-        let mut gone = Vec::new();
-        let keeps = |event: &mut Event| match event {
-            Event::Asked(tag, asked) => {
-                let keeps = change(asked);
-                gone.retain(|other| other != tag);
-                if !keeps {
-                    gone.push(*tag);
-                }
-                keeps
-            }
-            Event::Answered(tag, _) => !gone.contains(tag),
-            _ => true,
-        };
-        let mut events = self.events().clone();
-        events.retain_mut(keeps);
-        Self(Mutex::new(events))
-    }
 }
 
 fn check(events: &[Event]) -> Result<Tally, String> {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +12,8 @@ use blkmq_drivers::file::{Asked, Config, File, Journal};
 use blkmq_export::Server;
 use tempfile::TempDir;
 
-use crate::durability::{Mount, file, folder, queue, serve};
+use crate::durability::mount::Mount;
+use crate::durability::{file, folder, queue, serve};
 use crate::served::{FLUSH, FUA, Nbd, Served, WRITE, WRITE_ZEROES, connect};
 
 /// The protocol's numbers.
@@ -35,64 +36,6 @@ fn is_promised_nothing(client: &mut Nbd) {
         assert_eq!(ask(client, FLUSH, 0, 0), EIO);
         assert_eq!(ask(client, WRITE, FUA, 0), EIO);
         assert_ne!(ask(client, WRITE_ZEROES, FUA, BLOCK as u64), 0);
-    }
-}
-
-/// Fails the first sync that a ring is asked for.
-#[derive(Debug, Default)]
-struct FirstFails(AtomicI32);
-
-impl FirstFails {
-    const TOLD: i32 = -1;
-
-    /// A hardware queue and a tag, above zero.
-    fn place(hctx: u16, tag: u16) -> i32 {
-        (i32::from(hctx) << 16 | i32::from(tag)) + 1
-    }
-}
-
-impl Journal for FirstFails {
-    fn asked(&self, hctx: u16, tag: u16, asked: Asked) {
-        if asked == Asked::Sync {
-            let _ = self.0.compare_exchange(0, Self::place(hctx, tag), Ordering::Relaxed, Ordering::Relaxed);
-        }
-    }
-
-    fn answered(&self, hctx: u16, tag: u16, result: i32) -> i32 {
-        let (place, order) = (Self::place(hctx, tag), Ordering::Relaxed);
-        let fails = self.0.compare_exchange(place, Self::TOLD, order, order).is_ok();
-        if fails { -(ENOSPC as i32) } else { result }
-    }
-}
-
-/// Red if a sync is believed after one has failed: the kernel reports a loss once, so client B's first flush would
-/// succeed.
-#[test]
-fn a_loss_is_told_to_every_client_until_the_file_is_opened_anew() {
-    let folder = folder();
-    for (direct, scheduler) in [(false, "none"), (true, "mq-deadline")] {
-        let path = file(&folder, scheduler).0;
-        let config = Config { size: Some(1 << 20), direct, queues: 2, depth: 8, ..Config::new(path) };
-        for journal in [Some(Arc::new(FirstFails::default())), None] {
-            let is_failing = journal.is_some();
-            let driver = match journal {
-                Some(journal) => File::open_with_journal(config.clone(), journal),
-                None => File::open(config.clone()),
-            };
-            let server = serve(queue(Arc::new(driver.expect("the file can be opened")), scheduler));
-            let (mut a, mut b) = (connect(&server), connect(&server));
-            assert_eq!(ask(&mut a, WRITE, 0, 0), 0);
-            if is_failing {
-                assert_eq!(ask(&mut a, FLUSH, 0, 0), ENOSPC, "its own error");
-                is_promised_nothing(&mut a);
-                is_promised_nothing(&mut b);
-                is_promised_nothing(&mut connect(&server));
-                assert_eq!(ask(&mut a, WRITE, 0, 0), 0, "what promises nothing goes on");
-                assert_eq!(b.read(0, BLOCK), [9; BLOCK]);
-            } else {
-                assert_eq!((ask(&mut a, FLUSH, 0, 0), ask(&mut b, WRITE, FUA, 0)), (0, 0));
-            }
-        }
     }
 }
 

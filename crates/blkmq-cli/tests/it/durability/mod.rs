@@ -9,12 +9,13 @@ mod ledger;
 mod load;
 mod losses;
 mod machine;
+#[path = "../../../../blkmq-drivers/tests/it/mount/mod.rs"]
+mod mount;
 mod power;
 mod replies;
 mod tail;
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 
 use blkmq::driver::Driver;
@@ -39,28 +40,6 @@ fn file(folder: &TempDir, name: &str) -> (PathBuf, String) {
     let path = folder.path().join(name);
     let text = path.display().to_string();
     (path, text)
-}
-
-/// A mounted file system that is unmounted when the test ends.
-struct Mount(String);
-
-impl Mount {
-    /// Runs `mount` with these arguments and a folder. `None` without the rights to do so. Then a message says that the
-    /// test is skipped.
-    fn new(arguments: &[&str], folder: &str) -> Option<Self> {
-        let output = Command::new("mount").args(arguments).arg(folder).output();
-        if !output.is_ok_and(|output| output.status.success()) {
-            println!("SKIP mounting takes the rights of root: mount {} {folder}", arguments.join(" "));
-            return None;
-        }
-        Some(Self(folder.to_owned()))
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
-    }
 }
 
 /// A queue in front of a device.
