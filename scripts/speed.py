@@ -17,6 +17,10 @@ def seconds(name, usual):
     return float(given)
 
 run_s, limit, chosen = seconds("RUN", "0.25"), seconds("LIMIT", "480"), os.environ.get("ROWS", "")
+layouts = os.environ.get("LAYOUTS", "1")
+if not layouts.isdecimal() or int(layouts) == 0:
+    error(f"LAYOUTS: a whole number above 0 is wanted, not {layouts!r}")
+layouts = int(layouts)
 # Seconds: a turn, and how long a run may take beyond its time, or a server to start.
 TURN, PATIENCE = 0.005, 60
 # The least ratio that passes, and the width of an interval that tells enough.
@@ -85,6 +89,10 @@ def start(command, output, processor=None):
     started[-1].errors = errors
     return started[-1]
 
+def binary(program, number):
+    """The file of a program for the run of this number: one of its layouts. A server runs on, with its first."""
+    return f"target/speed/{program}" + (f"-layout{number % layouts + 1}" if layouts > 1 else "")
+
 def last_error(process):
     """The last line that a program wrote to its standard error."""
     return (open(process.errors).read().strip().splitlines() or ["it said nothing"])[-1]
@@ -94,7 +102,7 @@ def server(program):
     """A server of this program in front of a null device. It is started once; `None` if it does not start."""
     if program not in servers:
         socket = f"{work}/{program}.sock"
-        command = [f"target/speed/{program}", "serve", "--device", f"{null}=256,size=1G", "--scheduler", "none", "--nbd", socket,
+        command = [binary(program, 0), "serve", "--device", f"{null}=256,size=1G", "--scheduler", "none", "--nbd", socket,
                    "--control", f"{work}/{program}.control"]
         servers[program] = start(command, subprocess.DEVNULL)
         until = time.monotonic() + PATIENCE
@@ -111,7 +119,7 @@ def cpu(pid):
 class Side:
     """One program's part in a run."""
 
-    def __init__(self, program, name, processor):
+    def __init__(self, program, name, number, processor):
         self.program, self.server, self.client, client, device = program, None, None, program, []
         if name in network:
             # One client measures all servers.
@@ -121,7 +129,7 @@ class Side:
             self.before = cpu(self.server.pid)
             device = ["--device", f"nbd,uri=nbd+unix:///?socket={work}/{program}.sock,hw_queue_depth=32"]
         seconds = run_s * len(programs)
-        command = [f"target/speed/{client}", "bench", *rows[name], *device, "--runtime", f"{seconds * 1000:.0f}ms", "--json"]
+        command = [binary(client, number), "bench", *rows[name], *device, "--runtime", f"{seconds * 1000:.0f}ms", "--json"]
         # One thread of each program, on one processor: on another one a neighbour may be slow.
         alone = ", 1x" in name and self.server is None
         self.output = open(f"{work}/{program}.json", "w+")
@@ -145,11 +153,11 @@ class Side:
             return rate, found["blkmq"]["cpu_ns_per_request"]
         return rate, (cpu(self.server.pid) - self.before) / rate
 
-def run(name, order, processor):
-    """Runs the programs of `order` in turns until all have ended."""
+def run(name, order, number, processor):
+    """Runs the programs of `order` in turns until all have ended. `number`: the row's runs before this one."""
     sides = []
     for program in order:
-        sides.append(Side(program, name, processor))
+        sides.append(Side(program, name, number, processor))
         sides[-1].send(signal.SIGSTOP)
     going, until = {side for side in sides if side.client}, time.monotonic() + run_s * len(order) + PATIENCE
     while going:
@@ -181,9 +189,9 @@ def measure(name, number):
     order = [program for program in programs if (name, program) not in missing]
     order = order[number % len(order):] + order[:number % len(order)]
     order = order if number // len(order) % 2 == 0 else order[::-1]
-    found = run(name, order, processors[number // 2 % len(processors)])
+    found = run(name, order, number, processors[number // 2 % len(processors)])
     if number == 0 and any(isinstance(result, str) for result in found.values()):
-        found = run(name, order, processors[0])
+        found = run(name, order, number, processors[0])
     if isinstance(found["new"], str):
         error(f"{name}: {found['new']}")
     rates[name].append(found["new"][0])
@@ -221,7 +229,7 @@ finally:
             process.send_signal(signal.SIGCONT)
             process.kill()
 
-print(f"RUN={run_s} LIMIT={limit:.0f} ROWS={chosen!r}: {number} rounds in {time.monotonic() - begun:.0f} s; this tree over the base: rate,")
+print(f"RUN={run_s} LIMIT={limit:.0f} ROWS={chosen!r} LAYOUTS={layouts}: {number} rounds in {time.monotonic() - begun:.0f} s; this tree over the base: rate,")
 print("and CPU time the other way round, with 95 % intervals; above 1 is better")
 slower = open_rows = 0
 for base in bases:
