@@ -1,5 +1,6 @@
 """The measurement of scripts/speed: programs in turns over rows of loads, and the ratios that these give."""
 import json, math, os, re, signal, statistics, subprocess, sys, time
+from measured import cpu, job_file
 
 mode, work, tmpfs, *bases = sys.argv[1:]
 programs = ["new", *bases]
@@ -31,11 +32,7 @@ def job(name, sections, **options):
     """A job file with these sections, and options over the usual ones."""
     usual = dict(bs=512, rw="randread", ioengine="io_uring", iodepth=4, iodepth_batch_submit=4, iodepth_batch_complete=4,
                  norandommap=1, gtod_reduce=1, time_based=1, runtime=60)
-    lines = ["[global]", *(f"{key}={value}" for key, value in (usual | options).items()), *(f"[{one}]" for one in sections)]
-    path = f"{work}/{name}.fio"
-    with open(path, "w") as file:
-        file.write("\n".join(lines) + "\n")
-    return path
+    return job_file(name, "\n".join(f"[{one}]" for one in ("global", *sections)), **(usual | options))
 
 scaling = "crates/blkmq-workbench/jobs/scaling-32x4.fio"
 null = "null,irqmode=0,hw_queue_depth"
@@ -111,10 +108,6 @@ def server(program):
                 return None
             time.sleep(0.02)
     return servers[program]
-
-def cpu(pid):
-    """CPU seconds of a process so far, by Linux's clock for it."""
-    return time.clock_gettime(~pid << 3 | 2)
 
 class Side:
     """One program's part in a run."""
