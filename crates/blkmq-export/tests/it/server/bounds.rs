@@ -8,14 +8,14 @@ use std::time::Duration;
 use blkmq::driver::spec;
 use blkmq::{Clock, RequestQueue, VirtualClock};
 use blkmq_export::nbd::{commands, option_replies, options};
-use blkmq_export::{Address, Bounds, Export, Server};
+use blkmq_export::{Bounds, Export, Server};
 use rustls::StreamOwned;
 use rustls::version::TLS13;
 
 use crate::server::client::{Client, named, request, write};
 use crate::server::ending::until;
 use crate::server::site::{Site, start_telling, start_tls};
-use crate::server::{builder, queue, server_with, serving};
+use crate::server::{builder, listening, queue, server_with, serving};
 
 /// A client that does not read waits alone, loses nothing, and makes the server hold little. With TLS, too.
 pub(crate) fn check_that_only_the_deaf_wait<S: Read + Write>(server: &Server, [mut deaf, mut other]: [Client<S>; 2]) {
@@ -88,13 +88,46 @@ fn small_bounds_slow_down_and_refuse_nothing_that_fits() {
     }
 }
 
+#[test]
+fn there_is_room_for_256_connections() {
+    let (_folder, path, builder) = listening("ram,size=16M");
+    let server = builder.start().unwrap();
+    let connect = |_| {
+        let mut client = Client::connect(&path);
+        client.go("");
+        client
+    };
+    let mut clients: Vec<_> = (0..256).map(connect).collect();
+    for (index, client) in clients.iter_mut().enumerate() {
+        assert_eq!(client.write(index as u64 * 512, &[index as u8; 512]), Ok(vec![]));
+    }
+    assert_eq!(server.clients().len(), 256);
+    for (index, client) in clients.iter_mut().enumerate().rev() {
+        let other = 255 - index;
+        assert_eq!(client.read(other as u64 * 512, 512), Ok(vec![other as u8; 512]));
+    }
+    clients.into_iter().for_each(Client::leave);
+}
+
+/// Red if a connection that has chosen nothing takes a place: the client would wait for connections that say nothing.
+#[test]
+fn strangers_that_say_nothing_keep_no_client_out() {
+    let (_folder, path, builder) = listening("ram,size=16M");
+    let server = builder.max_connections(1).start().unwrap();
+    let strangers: Vec<_> = (0..16).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    until(|| server.clients().len() == strangers.len());
+    let mut client = Client::connect(&path);
+    client.go("");
+    assert_eq!(client.read(0, 4096), Ok(vec![0; 4096]));
+    client.leave();
+}
+
 /// Red if silent connections of one user keep their places while other clients wait for one: the new client would not
 /// be greeted.
 #[test]
 fn a_stranger_that_has_said_nothing_for_long_goes_when_its_place_is_needed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("socket");
-    let server = serving("ram,size=16M").listen(Address::unix(&path)).start().unwrap();
+    let (_folder, path, builder) = listening("ram,size=16M");
+    let server = builder.start().unwrap();
     let strangers: Vec<_> = (0..100).map(|_| UnixStream::connect(&path).unwrap()).collect();
     // Some are turned away at once. Once the others have been silent for a while, one of them has to end for each
     // client that comes.

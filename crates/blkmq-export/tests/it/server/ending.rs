@@ -13,7 +13,7 @@ use blkmq_export::{Address, Bounds, Export, FrontEnd, Level, Server};
 
 use crate::server::client::{Client, request, write};
 use crate::server::site::start_telling;
-use crate::server::{builder, queue, server, server_with, serving};
+use crate::server::{builder, listening, queue, server, server_with, serving};
 
 /// How often a thread that waits looks, a millisecond apart. Only a bug keeps it waiting for so long.
 const MOST_LOOKS: u32 = 1_000_000;
@@ -89,6 +89,45 @@ fn what_came_before_the_end_is_answered() {
     assert!(client.is_closed());
 }
 
+#[test]
+fn a_drain_answers_what_has_arrived_and_then_closes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let q = queue("ram,size=16M");
+    let export = Export::new("", q.clone());
+    let bounds = Bounds { requests: 8, bytes: 65536 };
+    let server = builder().export(export).listen(Address::unix(&path)).bounds(bounds).start().unwrap();
+    let mut client = Client::connect(&path);
+    client.go("");
+    let mut idle = Client::connect(&path);
+    idle.go("");
+    let mut negotiating = Client::connect(&path);
+    negotiating.option(options::LIST, &[]);
+    negotiating.replies(options::LIST);
+    // More requests than the bounds allow at a time, so that most of them are still in the socket, and a write that is
+    // not complete.
+    let quiesce = q.quiesce();
+    let mut bytes = Vec::new();
+    (0..100).for_each(|cookie| bytes.extend(request(commands::READ, 0, cookie, 0, 4096)));
+    bytes.extend(&write(100, 0, &[1; 4096])[..128]);
+    client.send(&bytes);
+    server.stop().drain();
+    assert!(negotiating.is_closed() && idle.is_closed());
+    drop(quiesce);
+    for _ in 0..100 {
+        let (cookie, answer) = client.reply(|_| 4096);
+        assert!(cookie < 100);
+        assert_eq!(answer, Ok(vec![0; 4096]));
+    }
+    let (cookie, answer) = client.reply(|_| 0);
+    assert_eq!(cookie, 100);
+    assert!(answer.is_err());
+    assert!(client.is_closed());
+    server.wait();
+    assert!(!path.exists());
+    assert_eq!(q.busy_tags(), 0);
+}
+
 /// A server that listens at the loopback address, and its client with this many reads of 64 KiB. The client's socket
 /// does not hold all the answers before the client reads, but both sockets together do.
 fn asking_by_tcp(reads: u64) -> (Server, Client<TcpStream>) {
@@ -156,6 +195,16 @@ fn now_closes_at_once_and_waits_for_the_queue() {
     server.wait();
     assert_eq!(q.busy_tags(), 0);
     assert_eq!(Client::simple(&server_with(&q, Bounds::default())).read(0, 512), Ok(vec![0; 512]), "the queue works");
+}
+
+#[test]
+fn a_server_that_is_dropped_is_gone() {
+    let (_folder, path, builder) = listening("ram,size=16M");
+    let server = builder.start().unwrap();
+    let mut client = Client::connect(&path);
+    client.go("");
+    drop(server);
+    assert!(client.is_closed() && !path.exists());
 }
 
 /// Red if a server waits for clients of other front-ends, which end later, or before what is logged of them after its

@@ -16,11 +16,13 @@ mod papers;
 mod site;
 mod tls;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use blkmq::RequestQueue;
 use blkmq::driver::spec;
-use blkmq_export::{Bounds, Builder, Export, Server};
+use blkmq_export::{Address, Bounds, Builder, Export, Server};
+use tempfile::TempDir;
 
 fn queue(device: &str) -> RequestQueue {
     let driver = spec::open(device).expect("the device is right");
@@ -35,6 +37,14 @@ fn builder() -> Builder {
 /// A builder of a server with this device as its default export.
 fn serving(device: &str) -> Builder {
     builder().export(Export::new("", queue(device)))
+}
+
+/// The same for a server that listens at a socket, in a folder of its own.
+fn listening(device: &str) -> (TempDir, PathBuf, Builder) {
+    let folder = tempfile::tempdir().expect("there is room for a folder");
+    let path = folder.path().join("socket");
+    let builder = serving(device).listen(Address::unix(&path));
+    (folder, path, builder)
 }
 
 /// A server with this device as its default export, for clients by socket pair.
