@@ -92,34 +92,6 @@ fn run(operations: impl IntoIterator<Item = (bool, u64)>, most: usize) {
     }
 }
 
-/// Red without rotations: ascending keys then make a list.
-#[test]
-fn ascending_and_descending_keys_stay_balanced() {
-    let mut pair = Pair::new();
-    for key in 0..1000 {
-        pair.insert(key);
-        pair.insert(5000 - key);
-    }
-    pair.check();
-    let root = pair.tree.root.expect("2000 items were inserted");
-    assert!(pair.check_heights(Some(root), None) <= 15);
-    for _ in 0..1500 {
-        pair.remove(0);
-    }
-    pair.check();
-}
-
-#[test]
-fn equal_keys_keep_the_order_of_insertion() {
-    let mut pair = Pair::new();
-    for _ in 0..100 {
-        pair.insert(7);
-    }
-    pair.check();
-    let first = pair.tree.first_from(&pair.slab, 7).expect("the tree is not empty");
-    assert_eq!(pair.slab.get(first).name, 0);
-}
-
 #[test]
 fn every_order_of_six_insertions_and_removals() {
     for code in 0..6_u32.pow(6) {

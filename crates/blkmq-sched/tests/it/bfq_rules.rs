@@ -101,18 +101,6 @@ fn a_client_that_another_one_interrupts_is_held_to_a_slice_too() {
     assert!(longest <= 8, "{longest} requests in a row");
 }
 
-/// Red if a group's members compete outside it.
-#[test]
-fn a_group_of_three_gets_no_more_than_a_group_of_one() {
-    let mut bfq = steady_bfq(0);
-    let groups = [1, 2].map(|place| join_group(&mut bfq, place, 1));
-    (1..5).for_each(|of| bfq.join(client(of), &in_group(groups[usize::from(of > 1)])));
-    let mut got = [0_u32; 4];
-    Readers::serve_all(bfq, 4, 40_000, |of| got[of - 1] += 1);
-    let part = f64::from(got[0]) / 40_000.0;
-    assert!((0.45..0.55).contains(&part), "{got:?}");
-}
-
 /// Red if the device serves another queue at once where it should wait for a heavier one, or waits for good.
 #[test]
 fn a_heavier_client_is_waited_for_until_the_timer_goes_off() {

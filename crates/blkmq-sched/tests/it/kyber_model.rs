@@ -4,22 +4,15 @@
 
 use std::collections::BTreeMap;
 
+use crate::bench::TIGHT as LIMITS;
+use crate::random::from_env;
 use blkmq_sched::{
-    Class, ClientId, DispatchContext, Info, InsertAt, IoPriority, Kyber, MergeHow, MergeLevel, MergeLimits, Op,
-    Passing, RqId, SchedDomain, Scheduler, Setting, Time,
+    Class, ClientId, DispatchContext, Info, InsertAt, IoPriority, Kyber, MergeHow, MergeLevel, Op, Passing, RqId,
+    SchedDomain, Scheduler, Setting, Time,
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngSeed, TestRunner};
-
-const LIMITS: MergeLimits = MergeLimits {
-    max_sectors: 16,
-    max_segments: 6,
-    boundary_sectors: 0,
-    max_discard_sectors: 20,
-    max_discard_segments: 3,
-    max_write_zeroes_sectors: 12,
-};
 
 /// One step of a run. Numbers are taken modulo the range that makes sense.
 #[derive(Debug, Clone)]
@@ -237,10 +230,7 @@ proptest! {
 /// nothing, or if a newcomer is tried with another number of requests: each was tried.
 #[test]
 fn a_long_run_is_the_model_s() {
-    let number = |name, default: u64| {
-        std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
-    };
-    let (seed, operations) = (number("BLKMQ_SEED", 27), number("BLKMQ_OPERATIONS", 100_000));
+    let (seed, operations) = (from_env("BLKMQ_SEED", 27), from_env("BLKMQ_OPERATIONS", 100_000));
     println!("BLKMQ_SEED={seed} BLKMQ_OPERATIONS={operations}");
     let config = ProptestConfig { rng_seed: RngSeed::Fixed(seed), ..ProptestConfig::default() };
     let (mut runner, steps, mut run) = (TestRunner::new(config), step(), Run::new());

@@ -2,28 +2,17 @@
 
 use crate::bench::{ROOMY, of, read, shown, write};
 use blkmq_sched::{
-    Admission, Class, ClientId, DispatchContext, Info, InsertAt, Kyber, Merge, MergeHow, Op, Outstanding, Passing,
-    RqId, SchedDomain, Scheduler, Setting, Time,
+    Admission, DispatchContext, Info, InsertAt, Kyber, Merge, MergeHow, Op, Outstanding, RqId, SchedDomain, Scheduler,
+    Setting, Time,
 };
 
 /// Pools with so many tokens left, by [`SchedDomain::index`].
 #[derive(Debug)]
-struct Left {
-    tokens: [u32; 4],
-    /// The kinds that were asked for, in order.
-    asked: Vec<SchedDomain>,
-}
-
-impl Left {
-    fn new(tokens: [u32; 4]) -> Self {
-        Self { tokens, asked: Vec::new() }
-    }
-}
+struct Left([u32; 4]);
 
 impl DispatchContext for Left {
     fn take_token(&mut self, of: SchedDomain) -> bool {
-        self.asked.push(of);
-        let left = &mut self.tokens[of.index()];
+        let left = &mut self.0[of.index()];
         let is_taken = *left > 0;
         *left -= u32::from(is_taken);
         is_taken
@@ -43,36 +32,6 @@ fn kyber(infos: &[Info]) -> Kyber {
 
 fn ids(kyber: &mut Kyber, tokens: &mut Left) -> Vec<u64> {
     std::iter::from_fn(|| kyber.dispatch(tokens, Time(0))).map(|rq| rq.0).collect()
-}
-
-/// Red if a choice takes a second token, takes one for nothing, or returns a request without one.
-#[test]
-fn each_request_has_one_token_and_nothing_takes_none() {
-    let mut kyber = kyber(&[read(0), read(100), write(0), of(Op::Discard, 0)]);
-    let mut tokens = Left::new([1, 5, 0, 5]);
-    assert_eq!(ids(&mut kyber, &mut tokens), [0, 2]);
-    assert_eq!((tokens.tokens, kyber.len()), ([0, 4, 0, 5], 2));
-    tokens.asked.clear();
-    assert_eq!(kyber.dispatch(&mut tokens, Time(0)), None);
-    tokens.asked.dedup();
-    assert!(
-        !tokens.asked.iter().any(|of| matches!(of, SchedDomain::Write | SchedDomain::Other)),
-        "nothing of it waits"
-    );
-    let mut tokens = Left::new([1, 0, 1, 0]);
-    assert_eq!(ids(&mut kyber, &mut tokens), [3, 1]);
-    tokens.asked.clear();
-    assert_eq!((kyber.dispatch(&mut tokens, Time(0)), tokens.asked), (None, vec![]));
-}
-
-#[test]
-fn classes_do_not_matter_and_any_may_pass_while_nothing_waits() {
-    let idle = Info { priority: blkmq_sched::IoPriority { class: Class::Idle, level: 0 }, ..read(0) };
-    let mut kyber = kyber(&[idle, read(100)]);
-    let gates = |kyber: &Kyber| Class::ALL.map(|class| kyber.may_pass(class, ClientId::default()));
-    assert_eq!(gates(&kyber), [Passing::Nobody; 3]);
-    assert_eq!(ids(&mut kyber, &mut Left::new([9; 4])), [0, 1]);
-    assert_eq!(gates(&kyber), [Passing::All; 3]);
 }
 
 /// Red if asynchronous requests get another part than three quarters.
@@ -115,7 +74,7 @@ fn every_list_is_shown_under_linux_s_names() {
                  read_waiting: 0\nwrite_rqs:\n";
     assert!(shown(&kyber).starts_with(empty), "{}", shown(&kyber));
     assert!(shown(&kyber).contains("\ndispatch:\n  rq 4 WriteZeroes sector 16 + 8 ctx 0\ncur_domain: READ\n"));
-    assert_eq!(ids(&mut kyber, &mut Left::new([1, 0, 1, 1])), [4, 0, 3]);
+    assert_eq!(ids(&mut kyber, &mut Left([1, 0, 1, 1])), [4, 0, 3]);
     let left = "read_rqs:\n  rq 1 Read sector 100 + 8 ctx 0\nread_ctx_rqs:\nread_waiting: 1\nwrite_rqs:\n\
                 write_ctx_rqs:\n  rq 2 Write sector 8 + 8 ctx 9\nwrite_waiting: 1\n\
                 discard_rqs:\ndiscard_ctx_rqs:\ndiscard_waiting: 0\n\

@@ -45,12 +45,7 @@ fn probes_are_rare_also_if_nothing_completes_in_one() {
 #[test]
 fn a_bound_widens_without_reads() {
     let mut world = World::default();
-    while world.limiter.phase() != Phase::Bounded {
-        let bound = world.limiter.bound().unwrap_or(8 * MS).clamp(100 * US, 8 * MS);
-        let is_paced = matches!(world.limiter.phase(), Phase::Paced | Phase::Measuring | Phase::Probing);
-        let latency = if is_paced { 8 * MS } else { bound };
-        world.pass(Moment { writes: 100, latency, read: Some(latency), in_flight: None });
-    }
+    stand_in_line(&mut world, Phase::Bounded, 1);
     let first = world.limiter.bound().expect("a bound is in force");
     for _ in 0..300_000 {
         let times = (world.limiter.bound().unwrap_or(u64::MAX) / first).clamp(1, 4);
@@ -63,12 +58,7 @@ fn a_bound_widens_without_reads() {
 #[test]
 fn reads_that_take_for_ever_while_a_bound_widens() {
     let mut world = World::default();
-    while world.limiter.phase() != Phase::Widening {
-        let bound = world.limiter.bound().unwrap_or(8 * MS).clamp(100 * US, 8 * MS);
-        let is_paced = matches!(world.limiter.phase(), Phase::Paced | Phase::Measuring | Phase::Probing);
-        let latency = if is_paced { 8 * MS } else { bound };
-        world.pass(Moment { writes: 100, latency, read: Some(latency), in_flight: None });
-    }
+    stand_in_line(&mut world, Phase::Widening, 1);
     let first = world.limiter.bound();
     let (mut reads, mut ms) = ([Some(u64::MAX / 2), Some(u64::MAX / 4)], [0, 0]);
     for _ in 0..2000 {
@@ -87,6 +77,14 @@ fn in_line(limiter: &Limiter, needs: u64) -> (u64, u64) {
     let is_paced = matches!(limiter.phase(), Phase::Paced | Phase::Measuring | Phase::Probing);
     let latency = if is_paced { 8 * MS } else { bound };
     ((100 * latency / needs).min(100), latency)
+}
+
+/// Requests stand in line, and reads with them, until the limiter comes to this phase.
+fn stand_in_line(world: &mut World, phase: Phase, needs: u64) {
+    while world.limiter.phase() != phase {
+        let (writes, latency) = in_line(&world.limiter, needs);
+        world.pass(Moment { writes, latency, read: Some(latency), in_flight: None });
+    }
 }
 
 /// A reader reads now and then, ten times a second on average. Red if a limiter that searches a bound gives up because
@@ -109,10 +107,7 @@ fn a_bound_is_found_for_a_reader_that_reads_seldom() {
 #[test]
 fn a_bound_that_holds_nothing_back_ends() {
     let mut world = World::default();
-    while world.limiter.phase() != Phase::Bounded {
-        let (writes, latency) = in_line(&world.limiter, 2 * MS);
-        world.pass(Moment { writes, latency, read: Some(latency), in_flight: None });
-    }
+    stand_in_line(&mut world, Phase::Bounded, 2 * MS);
     for _ in 0..10_002 {
         world.is_free = true;
         world.pass(Moment { writes: 100, latency: MS, read: Some(MS), in_flight: Some(MS) });
@@ -147,10 +142,7 @@ fn a_bound_widens_soon_after_searches_in_vain() {
     while world.now < Time(2_000_000 * MS) {
         world.pass(Moment { writes: 100, latency: 2 * MS, read: Some(5 * MS), in_flight: None });
     }
-    while world.limiter.phase() != Phase::Bounded {
-        let (writes, latency) = in_line(&world.limiter, MS);
-        world.pass(Moment { writes, latency, read: Some(latency), in_flight: None });
-    }
+    stand_in_line(&mut world, Phase::Bounded, MS);
     let (found, first) = (world.now, world.limiter.bound().expect("a bound is in force"));
     while world.limiter.phase() != Phase::Widening {
         assert!(world.now.since(found) < 30_000 * MS, "{:?}", world.limiter);

@@ -1,68 +1,30 @@
-//! Rules of merging at their bounds, and merges that are forced. `mq_deadline_model` holds each merge against a naive
-//! model.
+//! How many requests a look-up tries, merges at the end of the number range, and merges that are forced.
+//! `mq_deadline_model` holds each other merge against a naive model.
 
-use crate::bench::{Bench, ROOMY, idle, of, read, write};
-use blkmq_sched::{Info, InsertAt, Join, Merge, MergeHow, MergeLimits, Op, RqId, Setting};
-
-fn merged(into: u64, how: MergeHow) -> Option<Merge> {
-    Some(Merge { into: RqId(into), how, joined: None })
-}
+use crate::bench::{Bench, ROOMY, read, write};
+use blkmq_sched::{Info, InsertAt, Join, Merge, MergeHow, MergeLimits, Op, RqId};
 
 /// A bench on which a distant request was inserted last, so that only a look-up finds the requests inserted before.
 fn bench_with(infos: &[Info], limits: MergeLimits) -> Bench {
-    let mut bench = Bench::new(&[]);
-    bench.scheduler.configure(Setting::MergeLimits(limits));
-    for info in infos {
-        bench.insert(*info, 0);
-    }
-    bench.insert(read(1 << 40), 0);
+    let mut bench = Bench::new(limits);
+    infos.iter().for_each(|info| _ = bench.insert(*info));
+    bench.insert(read(1 << 40));
     bench
 }
 
 /// Red if the number of tries is not bounded: a look-up must not take linear time.
 #[test]
 fn a_look_up_tries_eight_requests_and_no_more() {
-    for (others, found) in [(7, merged(0, MergeHow::Back)), (8, None)] {
-        let mut infos = vec![read(0)];
-        infos.extend((0..others).map(|_| Info { merge_key: 1, ..read(0) }));
-        assert_eq!(bench_with(&infos, ROOMY).merge(read(8)), found, "behind {others} others");
-    }
-    for (others, found) in [(7, merged(7, MergeHow::Front)), (8, None)] {
-        let mut infos = vec![Info { merge_key: 1, ..read(100) }; others];
-        infos.push(read(100));
-        assert_eq!(bench_with(&infos, ROOMY).merge(read(92)), found, "behind {others} others");
-    }
-}
-
-#[test]
-fn only_like_requests_merge() {
-    let zeroes = of(Op::WriteZeroes, 8);
-    let others = [write(8), idle(8), Info { merge_key: 1, ..read(8) }, of(Op::Discard, 8)];
-    for other in others {
-        assert_eq!(bench_with(&[read(0)], ROOMY).merge(other), None, "{other:?}");
-    }
-    assert_eq!(bench_with(&[write(0)], ROOMY).merge(zeroes), None, "directions are equal, operations are not");
-    assert_eq!(bench_with(&[of(Op::WriteZeroes, 0)], ROOMY).merge(zeroes), merged(0, MergeHow::Back));
-    assert_eq!(bench_with(&[of(Op::Flush, 0)], ROOMY).merge(of(Op::Flush, 8)), None);
-}
-
-#[test]
-fn each_limit_stops_a_merge() {
-    let nothing = MergeLimits::default();
-    let (zeroes, discard) = (Op::WriteZeroes, Op::Discard);
-    // The operation, limits that just allow 8 + 8 sectors in two segments, and limits one short of that.
-    let cases = [
-        (Op::Read, MergeLimits { max_sectors: 16, ..ROOMY }, MergeLimits { max_sectors: 15, ..ROOMY }),
-        (Op::Write, MergeLimits { max_segments: 2, ..ROOMY }, MergeLimits { max_segments: 1, ..ROOMY }),
-        (Op::Write, MergeLimits { boundary_sectors: 16, ..ROOMY }, MergeLimits { boundary_sectors: 8, ..ROOMY }),
-        (zeroes, MergeLimits { max_write_zeroes_sectors: 16, ..nothing }, nothing),
-        (discard, MergeLimits { max_discard_sectors: 16, ..nothing }, nothing),
-    ];
-    for (op, enough, short) in cases {
-        assert_eq!(bench_with(&[of(op, 0)], enough).merge(of(op, 8)), merged(0, MergeHow::Back), "{enough:?}");
-        assert_eq!(bench_with(&[of(op, 0)], short).merge(of(op, 8)), None, "{short:?}");
-        assert_eq!(bench_with(&[of(op, 8)], enough).merge(of(op, 0)), merged(0, MergeHow::Front), "{enough:?}");
-        assert_eq!(bench_with(&[of(op, 8)], short).merge(of(op, 0)), None, "{short:?}");
+    let other = |sector| Info { merge_key: 1, ..read(sector) };
+    for (others, is_found) in [(7, true), (8, false)] {
+        for (sector, newcomer, how) in [(0, 8, MergeHow::Back), (100, 92, MergeHow::Front)] {
+            // The request that ends there is tried last if it came first; of those that begin there, if it came last.
+            let place = if how == MergeHow::Back { 0 } else { others };
+            let mut infos = vec![other(sector); others];
+            infos.insert(place, read(sector));
+            let found = is_found.then_some(Merge { into: RqId(place as u64), how, joined: None });
+            assert_eq!(bench_with(&infos, ROOMY).merge(read(newcomer)), found, "{how:?} behind {others} others");
+        }
     }
 }
 
@@ -91,7 +53,7 @@ fn sectors_at_the_end_of_the_number_range_do_no_harm() {
             let mut bench = bench_with(&[last, Info { sector: 0, ..last }], limits);
             assert_eq!(bench.merge(last), None, "what overflows touches nothing");
             assert_eq!(bench.merge(Info { sector: u64::MAX - u64::from(u32::MAX), ..last }), None);
-            let ids = bench.dispatch_all(0);
+            let ids = bench.dispatch_all();
             assert_eq!(ids.len(), 3, "{ids:?}");
         }
     }
@@ -103,7 +65,8 @@ fn requests_that_only_seem_to_end_at_the_last_sector_do_not_touch() {
     let overflowing = read(u64::MAX - 4);
     assert_eq!(bench_with(&[overflowing], ROOMY).merge(read(u64::MAX)), None);
     assert_eq!(bench_with(&[read(u64::MAX)], ROOMY).merge(overflowing), None);
-    assert_eq!(bench_with(&[read(u64::MAX - 8)], ROOMY).merge(read(u64::MAX)), merged(0, MergeHow::Back));
+    let behind = Merge { into: RqId(0), how: MergeHow::Back, joined: None };
+    assert_eq!(bench_with(&[read(u64::MAX - 8)], ROOMY).merge(read(u64::MAX)), Some(behind));
 }
 
 /// Red if the request keeps an old place in hash, tree or list, or if the limits are applied.
@@ -115,7 +78,7 @@ fn a_forced_merge_goes_where_it_is_told_to() {
     assert!(bench.scheduler.force_merge(RqId(0), &read(8), MergeHow::Back));
     assert!(bench.shows("rq 0 Read sector 0 + 16"), "{}", bench.show());
     assert!(!bench.scheduler.force_merge(RqId(77), &read(8), MergeHow::Back), "there is no such request");
-    assert_eq!(bench.dispatch_all(0), [0, 1, 2]);
+    assert_eq!(bench.dispatch_all(), [0, 1, 2]);
 }
 
 #[test]

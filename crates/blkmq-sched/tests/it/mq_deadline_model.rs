@@ -3,20 +3,12 @@
 //!
 //! The long run prints its seed, takes another from `BLKMQ_SEED`, and takes its length from `BLKMQ_OPERATIONS`.
 
+use crate::bench::TIGHT as LIMITS;
 use crate::model::Model;
-use crate::random::Random;
+use crate::random::{Random, from_env};
 use blkmq_sched::{
     ClientId, FastRequest, Feedback, FeedbackKind, Info, InsertAt, IoPriority, MOST_NEWCOMERS, MergeLevel, MergeLimits,
     Op, Replay, RqId, Setting, Tally, Time, replay,
-};
-
-const LIMITS: MergeLimits = MergeLimits {
-    max_sectors: 16,
-    max_segments: 6,
-    boundary_sectors: 0,
-    max_discard_sectors: 20,
-    max_discard_segments: 3,
-    max_write_zeroes_sectors: 12,
 };
 
 /// One step of a run. Numbers are taken modulo the range that makes sense.
@@ -368,17 +360,9 @@ impl Random {
     }
 }
 
-fn number(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(word) => word.parse().unwrap_or_else(|_| panic!("{name}={word}: give a whole number")),
-        Err(_) => default,
-    }
-}
-
 #[test]
 fn a_million_random_operations_agree_with_the_model() {
-    let seed = number("BLKMQ_SEED", 0x5eed);
-    let operations = number("BLKMQ_OPERATIONS", 1_000_000);
+    let (seed, operations) = (from_env("BLKMQ_SEED", 0x5eed), from_env("BLKMQ_OPERATIONS", 1_000_000));
     println!("BLKMQ_SEED={seed} BLKMQ_OPERATIONS={operations}");
     let mut random = Random(seed);
     let mut run = Run::new();

@@ -18,3 +18,11 @@ impl Random {
         self.next() % bound
     }
 }
+
+/// A number from the environment, or `default`.
+pub(crate) fn from_env(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text}: give a whole number")),
+        Err(_) => default,
+    }
+}

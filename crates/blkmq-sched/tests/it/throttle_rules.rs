@@ -1,4 +1,5 @@
-//! When kyber's depths change, and to what: rule by rule, and against a naive model.
+//! When kyber's depths change, and to what: against a naive model, and at the bound of congestion, which that model seldom
+//! meets.
 
 use blkmq_sched::{Latency, NewDepths, SchedDomain, Sums, Throttle, Time};
 use proptest::prelude::*;
@@ -41,19 +42,6 @@ impl Rig {
     }
 }
 
-/// Red if the ends of buckets move by one nanosecond, if a bucket has another width, or if a target of 0 divides.
-#[test]
-fn a_bucket_is_a_quarter_of_the_target_and_holds_its_end() {
-    let ends = [0, 250, 500, 750, 1000, 1250, 1500, 1750];
-    for (bucket, start) in ends.into_iter().enumerate() {
-        assert_eq!(Throttle::bucket(1000, start + 1), bucket);
-        assert_eq!(Throttle::bucket(1000, start + 250), bucket);
-    }
-    assert_eq!([0, 1751, u64::MAX].map(|latency| Throttle::bucket(1000, latency)), [0, 7, 7]);
-    assert_eq!([0, 1, 2, 8].map(|latency| Throttle::bucket(0, latency)), [0, 0, 1, 7]);
-    assert_eq!([0, 1, u64::MAX].map(|latency| Throttle::bucket(u64::MAX, latency)), [0, 0, 4]);
-}
-
 #[test]
 fn depths_and_targets_begin_as_linux_s_do() {
     let rig = Rig::default();
@@ -78,46 +66,6 @@ fn congestion_is_when_less_than_nine_tenths_are_within_the_target_in_the_device(
     }
 }
 
-/// Red if the percentile of the total is another one, or a bucket off by one.
-#[test]
-fn a_depth_goes_by_the_slowest_hundredth() {
-    for (within, depth) in [(495, Some(128)), (494, Some(192))] {
-        let mut rig = Rig::default();
-        rig.complete(SchedDomain::Write, 500, 7);
-        rig.count(SchedDomain::Read, Latency::Total, within, 1);
-        rig.count(SchedDomain::Read, Latency::Total, 500 - within, 2);
-        assert_eq!(rig.fold(), [depth, None, None, None]);
-    }
-}
-
-/// Red if `(bucket + 1) / 4` is another fraction, or if it is rounded up.
-#[test]
-fn a_depth_is_scaled_by_the_bucket_and_stays_within_its_bounds() {
-    for (bucket, depth) in [(0, Some(64)), (1, Some(128)), (2, Some(192)), (3, None), (4, None), (7, None)] {
-        let mut rig = Rig::default();
-        rig.complete(SchedDomain::Write, 500, 7);
-        rig.count(SchedDomain::Read, Latency::Total, 500, bucket);
-        assert_eq!(rig.fold()[0], depth, "{bucket}");
-    }
-    let mut rig = Rig::default();
-    let mut depths = Vec::new();
-    for _ in 0..6 {
-        rig.complete(SchedDomain::Write, 500, 7);
-        rig.count(SchedDomain::Read, Latency::Total, 500, 0);
-        depths.push(rig.fold()[0]);
-    }
-    assert_eq!(depths, [Some(64), Some(16), Some(4), Some(1), None, None], "there is always one token");
-    depths.clear();
-    for bucket in [7, 4, 7, 6, 7, 7, 7, 7, 7] {
-        rig.count(SchedDomain::Read, Latency::Total, 500, bucket);
-        depths.push(rig.fold()[0]);
-    }
-    let grown = [Some(2), None, Some(4), Some(7), Some(14), Some(28), Some(56), Some(112), Some(224)];
-    assert_eq!(depths, grown);
-    rig.count(SchedDomain::Read, Latency::Total, 500, 7);
-    assert_eq!(rig.fold()[0], Some(256), "there are never more than at first");
-}
-
 /// Red if sums are taken for what came since the last fold, or if others of them count.
 #[test]
 fn a_sample_counts_once_and_others_not_at_all() {
@@ -135,16 +83,6 @@ fn a_sample_counts_once_and_others_not_at_all() {
     rig.count(SchedDomain::Read, Latency::Total, 1, 0);
     rig.count(SchedDomain::Write, Latency::Io, 1, 7);
     assert_eq!(rig.fold(), NOTHING, "sums that lag behind are no new samples once they have caught up");
-}
-
-/// Red if a target changes what was counted before it.
-#[test]
-fn a_target_is_a_knob() {
-    let mut throttle = Throttle::default();
-    throttle.set_knob("read_lat_nsec", 5000).unwrap();
-    throttle.set_knob("write_lat_nsec", 0).unwrap();
-    let targets = SchedDomain::MEASURED.map(|of| throttle.target(of));
-    assert_eq!(targets, [Some(5000), Some(0), Some(5000 * MS)]);
 }
 
 #[test]

@@ -1,7 +1,5 @@
-//! Virtual time alone, against a naive model.
+//! Virtual time alone, against a naive model and an ideal fluid system.
 
-mod backlog;
 mod lag;
 mod model;
 mod operations;
-mod pairs;

@@ -3,14 +3,11 @@
 
 use blkmq_sched::{
     Bfq, Class, ClientId, ClientSettings, Event, Feedback, GroupId, GroupSettings, Info, InsertAt, IoPriority, Merge,
-    MergeLevel, MergeLimits, Op, Replay, Report, RqId, Scheduler, Setting, Tally, Ticket, Time, replay,
+    MergeLevel, MergeLimits, Op, Replay, Report, RqId, Scheduler, Setting, Ticket, Time, replay,
 };
 
 /// Nanoseconds in a millisecond.
 pub(crate) const MS: u64 = 1_000_000;
-
-/// What [`Bench::dispatch`] gives when the scheduler gives nothing.
-pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Limits that stop no merge. A test changes the limit that it is about.
 pub(crate) const ROOMY: MergeLimits = MergeLimits {
@@ -22,53 +19,42 @@ pub(crate) const ROOMY: MergeLimits = MergeLimits {
     max_write_zeroes_sectors: 1024,
 };
 
+/// Limits that stop many merges of a few sectors.
+pub(crate) const TIGHT: MergeLimits = MergeLimits {
+    max_sectors: 16,
+    max_segments: 6,
+    boundary_sectors: 0,
+    max_discard_sectors: 20,
+    max_discard_segments: 3,
+    max_write_zeroes_sectors: 12,
+};
+
+/// mq-deadline, with numbers for ids.
 pub(crate) struct Bench {
     pub(crate) scheduler: Box<dyn Replay>,
     next_id: u64,
-    completed: Tally,
 }
 
 impl Bench {
-    pub(crate) fn new(knobs: &[(&str, i64)]) -> Self {
+    pub(crate) fn new(limits: MergeLimits) -> Self {
         let mut scheduler = replay("mq-deadline").expect("there is a scheduler of this name");
-        scheduler.configure(Setting::MergeLimits(ROOMY));
-        for (name, value) in knobs {
-            scheduler.set_knob(name, *value).expect("the test sets accepted values");
-        }
-        Self { scheduler, next_id: 0, completed: Tally::default() }
+        scheduler.configure(Setting::MergeLimits(limits));
+        Self { scheduler, next_id: 0 }
     }
 
-    pub(crate) fn insert(&mut self, info: Info, now: u64) -> u64 {
-        self.insert_at(info, InsertAt::Sorted, now)
+    pub(crate) fn insert(&mut self, info: Info) -> u64 {
+        self.insert_at(info, InsertAt::Sorted)
     }
 
-    pub(crate) fn insert_at(&mut self, info: Info, at: InsertAt, now: u64) -> u64 {
+    pub(crate) fn insert_at(&mut self, info: Info, at: InsertAt) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        self.scheduler.insert(RqId(id), &info, at, Time(now));
+        self.scheduler.insert(RqId(id), &info, at, Time(0));
         id
     }
 
-    /// Inserts and dispatches a read of sector 0, so that a batch of reads runs and one of its requests has gone.
-    pub(crate) fn begin_reads(&mut self) {
-        let id = self.insert(read(0), 0);
-        assert_eq!(self.dispatch(0), id);
-    }
-
-    pub(crate) fn dispatch(&mut self, now: u64) -> u64 {
-        self.scheduler.dispatch(&mut (), Time(now)).map_or(NEVER, |rq| rq.0)
-    }
-
-    pub(crate) fn dispatch_all(&mut self, now: u64) -> Vec<u64> {
-        std::iter::from_fn(|| self.scheduler.dispatch(&mut (), Time(now))).map(|rq| rq.0).collect()
-    }
-
-    pub(crate) fn complete(&mut self, class: usize) {
-        self.completed.completed[class] += 1;
-    }
-
-    pub(crate) fn fold(&mut self) {
-        self.scheduler.observe(Feedback::Sums(&self.completed));
+    pub(crate) fn dispatch_all(&mut self) -> Vec<u64> {
+        std::iter::from_fn(|| self.scheduler.dispatch(&mut (), Time(0))).map(|rq| rq.0).collect()
     }
 
     pub(crate) fn merge(&mut self, info: Info) -> Option<Merge> {

@@ -10,11 +10,13 @@
 //! member that has left. So it may be off by some requests for each member, in the time of the lightest one: eight are
 //! allowed here. A heavier member has that much more service in the same time.
 
+use std::collections::VecDeque;
 use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::backlog::{Judge, World, weight};
+use super::super::*;
+use crate::random::Random;
 
 /// The largest budget, in sectors.
 const MOST: u64 = 500;
@@ -79,13 +81,15 @@ impl Fluid {
     }
 }
 
-impl Judge for Fluid {
-    fn add(&mut self, parent: usize, weight: u32, _most: u64) -> usize {
+impl Fluid {
+    /// Adds a member. The first one is the root, and its own parent.
+    fn add(&mut self, parent: usize, weight: u32) -> usize {
         let weight = f64::from(weight);
         self.members.push(Member { parent, weight, waits: false, start: 0.0, served: 0.0, clock: 0.0 });
         self.members.len() - 1
     }
 
+    /// The queue begins to wait.
     fn begin(&mut self, mut at: usize) {
         while at != 0 && !self.members[at].waits {
             let clock = self.members[self.members[at].parent].clock;
@@ -95,7 +99,7 @@ impl Judge for Fluid {
         }
     }
 
-    /// In no group above the queue the fluid stays behind all that wait.
+    /// The queue is put into service. In no group above it the fluid stays behind all that wait.
     fn choose(&mut self, mut at: usize) {
         while at != 0 {
             at = self.members[at].parent;
@@ -105,11 +109,13 @@ impl Judge for Fluid {
         }
     }
 
+    /// Serves so many sectors of the queue.
     fn serve(&mut self, at: usize, sectors: u64) {
         (0..sectors).for_each(|_| self.serve_sector(at));
         self.check();
     }
 
+    /// The queue has nothing more.
     fn end(&mut self, mut at: usize) {
         while at != 0 && !self.of(at).any(|member| member.waits) {
             self.members[at].waits = false;
@@ -118,13 +124,90 @@ impl Judge for Fluid {
     }
 }
 
-fn world(seed: u64, largest_request: u64) -> World<Fluid> {
-    World::new(seed, Fluid { members: Vec::new(), largest_request }, false)
+/// A queue with the sizes of its requests.
+struct Leaf {
+    entity: Entity,
+    member: usize,
+    requests: VecDeque<u64>,
 }
 
-fn arrive(world: &mut World<Fluid>, leaf: usize, nr_requests: u64) {
-    let sizes: Vec<u64> = (0..nr_requests).map(|_| 1 + world.random.below(world.judge.largest_request)).collect();
-    world.arrive(leaf, sizes);
+/// The forest and the fluid, which get the same requests.
+struct World {
+    forest: Forest,
+    fluid: Fluid,
+    leaves: Vec<Leaf>,
+    random: Random,
+    groups: Vec<(Entity, usize)>,
+    in_service: Option<usize>,
+}
+
+impl World {
+    fn new(seed: u64, largest_request: u64) -> Self {
+        let (forest, mut fluid) = (Forest::new(Time(0)), Fluid { members: Vec::new(), largest_request });
+        let groups = Vec::from([(forest.root(), fluid.add(0, 1))]);
+        Self { forest, fluid, leaves: Vec::new(), random: Random(seed), groups, in_service: None }
+    }
+
+    fn add_group(&mut self, within: usize, weight: u32) {
+        let (parent, member) = self.groups[within % self.groups.len()];
+        self.groups.push((self.forest.new_group(parent, weight), self.fluid.add(member, weight)));
+    }
+
+    fn add_leaf(&mut self, within: usize, weight: u32) {
+        let (parent, member) = self.groups[within % self.groups.len()];
+        let entity = self.forest.new_leaf(parent, Class::BestEffort, weight);
+        self.leaves.push(Leaf { entity, member: self.fluid.add(member, weight), requests: VecDeque::new() });
+    }
+
+    /// A budget that is large enough for the queue's next request.
+    fn budget(&mut self, leaf: usize) -> u64 {
+        self.leaves[leaf].requests[0].max(1 + self.random.below(MOST))
+    }
+
+    /// So many requests come to a queue.
+    fn arrive(&mut self, leaf: usize, nr_requests: u64) {
+        let begins = self.leaves[leaf].requests.is_empty();
+        let sizes = (0..nr_requests).map(|_| 1 + self.random.below(self.fluid.largest_request));
+        self.leaves[leaf].requests.extend(sizes);
+        if begins {
+            let budget = self.budget(leaf);
+            self.forest.activate(self.leaves[leaf].entity, budget, false);
+            self.fluid.begin(self.leaves[leaf].member);
+        }
+    }
+
+    /// Serves one request. Returns whether there was one.
+    fn serve(&mut self) -> bool {
+        let Some(mut leaf) = self.in_service.or_else(|| self.choose()) else { return false };
+        let entity = self.leaves[leaf].entity;
+        if self.forest.state(entity).service + self.leaves[leaf].requests[0] > self.forest.state(entity).budget {
+            let budget = self.budget(leaf);
+            self.forest.requeue(entity, budget);
+            leaf = self.choose().expect("the one that left waits");
+        }
+        let Leaf { entity, member, .. } = self.leaves[leaf];
+        let sectors = self.leaves[leaf].requests.pop_front().expect("a queue that waits has a request");
+        self.forest.serve(entity, sectors);
+        self.fluid.serve(member, sectors);
+        if self.leaves[leaf].requests.is_empty() {
+            self.forest.deactivate(entity, true);
+            self.fluid.end(member);
+            self.choose();
+        }
+        true
+    }
+
+    fn choose(&mut self) -> Option<usize> {
+        let entity = self.forest.next();
+        self.in_service = entity.and_then(|entity| self.leaves.iter().position(|leaf| leaf.entity == entity));
+        self.fluid.choose(self.leaves[self.in_service?].member);
+        self.in_service
+    }
+}
+
+/// Weights of clients, most of them apart by far.
+fn weight() -> impl Strategy<Value = u32> {
+    prop_oneof![Just(100_u32), Just(1000), Just(4000), Just(40_000), 100_u32..10_000]
 }
 
 /// Some requests of a queue, which arrive when so many others have been served.
@@ -144,17 +227,16 @@ proptest! {
         leaves in prop::collection::vec((0_usize..4, weight()), 2..10),
         arrivals in prop::collection::vec(arrival(), 0..150),
     ) {
-        let mut world = world(seed, largest_request);
+        let mut world = World::new(seed, largest_request);
         for (number, weight) in groups.into_iter().enumerate() {
             world.add_group(number / 2, weight);
         }
-        leaves.into_iter().for_each(|(within, weight)| world.add_leaf(within, weight, MOST));
+        leaves.into_iter().for_each(|(within, weight)| world.add_leaf(within, weight));
         for (after, leaf, nr_requests) in arrivals {
-            (0..after).for_each(|_| { world.serve(); });
-            let leaf = leaf % world.leaves.len();
-            arrive(&mut world, leaf, nr_requests);
+            (0..after).for_each(|_| _ = world.serve());
+            world.arrive(leaf % world.leaves.len(), nr_requests);
         }
-        while world.serve().is_some() {}
+        while world.serve() {}
     }
 }
 
@@ -164,13 +246,13 @@ proptest! {
 /// (`decide_early`).
 #[test]
 fn a_queue_pays_nothing_for_what_it_got_while_it_was_alone() {
-    let mut world = world(28, 1);
-    [4000, 4000].into_iter().for_each(|weight| world.add_leaf(0, weight, MOST));
-    arrive(&mut world, 0, 100_000);
+    let mut world = World::new(28, 1);
+    [4000, 4000].into_iter().for_each(|weight| world.add_leaf(0, weight));
+    world.arrive(0, 100_000);
     for visit in 0..200 {
-        arrive(&mut world, 1, 30);
-        (0..100 + visit % 7 * 50).for_each(|_| assert!(world.serve().is_some()));
+        world.arrive(1, 30);
+        (0..100 + visit % 7 * 50).for_each(|_| assert!(world.serve()));
     }
-    arrive(&mut world, 1, 20_000);
-    while world.serve().is_some() {}
+    world.arrive(1, 20_000);
+    while world.serve() {}
 }
