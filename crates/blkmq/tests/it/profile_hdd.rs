@@ -6,31 +6,14 @@ use crate::jobs::Rig;
 use blkmq::{Bio, Op};
 
 const SECOND: u64 = 1_000_000_000;
-const GIB: u64 = 1 << 30;
-
-/// The writers of `merge-64x32`: 64, each sequential in 1 GiB of its own, 2 GiB apart.
-fn writers(rig: &mut Rig, iodepth: usize, bytes: u64) {
-    for job in 0..64 {
-        let mut at = 0;
-        rig.job(iodepth, bytes as usize, move |buffer| {
-            let sector = (job * 2 * GIB + at) / 512;
-            at = if at + 2 * bytes <= GIB { at + bytes } else { 0 };
-            Bio::write(sector, buffer)
-        });
-    }
-}
-
-fn completed(rig: &Rig) -> u64 {
-    rig.jobs.iter().map(|job| job.completed).sum()
-}
 
 /// Milliseconds that the disk takes for a write of this size, when the cache has filled.
 fn service(seed: usize, bytes: u64) -> f64 {
     let mut rig = Rig::new(&format!("hdd,seed={seed}"), "none");
-    writers(&mut rig, 1, bytes);
+    rig.sequential_writers(1, bytes);
     rig.run(SECOND);
     rig.run(5 * SECOND);
-    5000.0 / completed(&rig) as f64
+    5000.0 / rig.completed() as f64
 }
 
 #[test]
@@ -52,7 +35,7 @@ fn the_service_time_goes_through_both_published_points() {
 #[test]
 fn merge_64x32_under_mq_deadline_is_the_robots_disk() {
     let mut rig = Rig::new("hdd", "mq-deadline");
-    writers(&mut rig, 32, 4096);
+    rig.sequential_writers(32, 4096);
     rig.run(SECOND);
     let before = rig.q.counters();
     rig.run(5 * SECOND);
@@ -60,7 +43,7 @@ fn merge_64x32_under_mq_deadline_is_the_robots_disk() {
     let requests = after.issued - before.issued;
     let merges = after.merges_plug + after.merges_insert - before.merges_plug - before.merges_insert;
     let bios = requests + merges;
-    let iops = completed(&rig) / 5;
+    let iops = rig.completed() / 5;
     let (merged, kib) = (merges as f64 / bios as f64, bios as f64 * 4.0 / requests as f64);
     println!("{iops} IOPS, {:.1} % merged, {kib:.1} KiB a request", 100.0 * merged);
     assert!(merged >= 0.95, "{merged}");
@@ -81,7 +64,7 @@ fn reads_are_as_fast_as_those_of_such_disks() {
         });
         rig.run(SECOND);
         rig.run(10 * SECOND);
-        completed(&rig) / 10
+        rig.completed() / 10
     };
     let (one, many, sequential) = (reads(1, true), reads(32, true), reads(1, false));
     println!("random: {one} IOPS, at depth 32 {many} IOPS; sequential: {} MB/s", sequential * 4096 / 1_000_000);

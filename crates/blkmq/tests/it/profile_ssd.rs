@@ -17,17 +17,13 @@ fn random(rig: &mut Rig, op: Op, iodepth: usize, kib: u64) {
     });
 }
 
-fn completed(rig: &Rig) -> u64 {
-    rig.jobs.iter().map(|job| job.completed).sum()
-}
-
 /// Random reads of 4 KiB a second, in thousands, and their p99 in microseconds.
 fn reads(device: &str, jobs: usize, iodepth: usize) -> (u64, u64) {
     let mut rig = Rig::new(device, "none");
     (0..jobs).for_each(|_| random(&mut rig, Op::Read, iodepth, 4));
     rig.run(10 * MS);
     rig.run(100 * MS);
-    (completed(&rig) / 100, rig.jobs[0].per_mille(990) / 1000)
+    (rig.completed() / 100, rig.jobs[0].per_mille(990) / 1000)
 }
 
 /// Red if random reads are not capped as published: at most 790,000 IOPS; with one job of depth 128 736,000, p99 602

@@ -1,6 +1,7 @@
 //! A driver in front of another one.
 
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use blkmq::driver::{Batch, Done, Driver, DueTimes, NextEvent, TimeoutAction, Topology, TopologyError};
@@ -19,6 +20,7 @@ pub(crate) struct Front<S> {
     pub(crate) next_event: fn(&Self, u16) -> NextEvent,
     pub(crate) due_times: fn(&Self, u16, &mut DueTimes<'_>),
     pub(crate) timeout: fn(&Self, u16, RqId, Time) -> TimeoutAction,
+    pub(crate) ready_fd: fn(&Self, u16) -> Option<BorrowedFd<'_>>,
 }
 
 impl<S> Front<S> {
@@ -34,6 +36,7 @@ impl<S> Front<S> {
             next_event: |front, hctx| front.inner.next_event(hctx),
             due_times: |front, hctx, due| front.inner.due_times(hctx, due),
             timeout: |front, hctx, id, now| front.inner.timeout(hctx, id, now),
+            ready_fd: |front, hctx| front.inner.ready_fd(hctx),
             inner,
         }
     }
@@ -87,6 +90,10 @@ impl<S: Send + Sync> Driver for Front<S> {
 
     fn timeout(&self, hctx: u16, id: RqId, now: Time) -> TimeoutAction {
         (self.timeout)(self, hctx, id, now)
+    }
+
+    fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {
+        (self.ready_fd)(self, hctx)
     }
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {

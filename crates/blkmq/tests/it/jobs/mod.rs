@@ -44,6 +44,24 @@ impl Rig {
         self.jobs.push(Job { submitter, next: Box::new(next), iodepth, bytes, spare, completed: 0, latencies });
     }
 
+    /// Adds the writers of `merge-64x32`: 64, each sequential in 1 GiB of its own, 2 GiB apart.
+    pub(crate) fn sequential_writers(&mut self, iodepth: usize, bytes: u64) {
+        const GIB: u64 = 1 << 30;
+        for writer in 0..64 {
+            let mut at = 0;
+            self.job(iodepth, bytes as usize, move |buffer| {
+                let sector = (writer * 2 * GIB + at) / 512;
+                at = if at + 2 * bytes <= GIB { at + bytes } else { 0 };
+                Bio::write(sector, buffer)
+            });
+        }
+    }
+
+    /// The operations of all jobs that completed since the statistics began.
+    pub(crate) fn completed(&self) -> u64 {
+        self.jobs.iter().map(|job| job.completed).sum()
+    }
+
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }
