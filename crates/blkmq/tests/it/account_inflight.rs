@@ -3,8 +3,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::device::{Drive, ONE_QUEUE, Recorder, join, open, read, reap, virtual_queue, write};
-use blkmq::{Accounting, DiskStats, Flags, Notify, RequestQueue, Status, Submitter, Time};
+use crate::device::{Drive, join, open, read, reap, virtual_queue, write};
+use blkmq::{Accounting, DiskStats, Notify, RequestQueue, Time};
 
 const MS: u64 = 1_000_000;
 
@@ -81,48 +81,5 @@ fn what_another_thread_completed_is_counted_before_it_is_delivered() {
     for submitter in &mut submitters {
         submitter.set_notify(None);
         reap(submitter);
-    }
-}
-
-/// Red if an operation that must not wait is not counted as gone when it is refused because the queue is frozen, has no
-/// tag, or is full; or if it is counted although `iostats` is off.
-#[test]
-fn what_is_refused_leaves_nothing_in_flight() {
-    let nowait = |at| read(at, 8).with_flags(Flags { nowait: true, ..Flags::NONE });
-    for scheduler in blkmq::scheduler_names() {
-        for (accounting, iostats) in
-            [(Accounting::PerThread, "1"), (Accounting::Shared, "1"), (Accounting::PerThread, "0")]
-        {
-            let what = format!("{scheduler} {accounting:?} iostats={iostats}");
-            let device = Recorder::new(open("null").limits(), ONE_QUEUE);
-            let q = RequestQueue::builder(device.clone()).scheduler(scheduler).accounting(accounting).build();
-            let q = q.expect("the queue is good");
-            q.change_knob("nr_requests", "1").expect("it is in range").wait().expect("nothing is in flight");
-            q.set_knob("iostats", iostats).expect("the knob is there");
-            let mut submitter = join(&q);
-            submitter.submit_now(read(0, 8));
-            let counted = u64::from(iostats == "1");
-            let refused = |submitter: &mut Submitter, why: &str| {
-                // Two operations that merge in the plug, so that one request has both.
-                for bio in [nowait(100), nowait(108)] {
-                    submitter.submit(bio).expect("there is a slot");
-                }
-                let over = reap(submitter);
-                assert_eq!(
-                    over.iter().map(|done| done.status).collect::<Vec<_>>(),
-                    [Status::Again; 2],
-                    "{what}: {why}"
-                );
-                assert_eq!(q.disk_stats().in_flight, counted, "{what}: {why}");
-            };
-            refused(&mut submitter, "no room");
-            let freeze = q.freeze();
-            refused(&mut submitter, "frozen");
-            drop(freeze);
-            device.finish_oldest(Status::Ok);
-            assert_eq!(reap(&mut submitter).len(), 1);
-            let stat = q.disk_stats();
-            assert_eq!((stat.in_flight, stat.read_ios, stat.read_merges), (0, counted, 0), "{what}: {stat}");
-        }
     }
 }

@@ -1,70 +1,44 @@
-//! As block/018 of blktests, the times of reads, writes and discards on a device of known latency; and block/024,
-//! requests of less than a tick that add up.
+//! As block/024 of blktests, the times of requests of less than a tick, which add up; and those of long and split ones.
 
-use crate::device::front::claiming;
 use crate::device::{Drive, ONE_QUEUE, Recorder, join, open, read, virtual_queue, write};
-use blkmq::{Accounting, Bio, DiskStats, Limits, RequestQueue, Status, Submitter, Time};
-
-fn queue(completion: &str, scheduler: &str, accounting: Accounting) -> (RequestQueue, Submitter) {
-    let inner = open(&format!("null,irqmode=2,completion_nsec={completion}"));
-    // The device has no data to discard, but a discard can take time.
-    let limits = Limits { max_discard_sectors: 1 << 20, max_discard_segments: 1, ..inner.limits() };
-    let (q, _) = virtual_queue(claiming(limits, inner), |q| q.scheduler(scheduler).accounting(accounting));
-    let submitter = join(&q);
-    (q, submitter)
-}
-
-fn one_by_one(submitter: &mut Submitter, bios: impl Iterator<Item = Bio>) {
-    for bio in bios {
-        submitter.submit(bio).expect("there is a slot");
-        assert!(submitter.wait(1, None).is_ready());
-        assert!(submitter.reap().expect("the operation is over").status.is_ok());
-    }
-}
-
-/// Reads, writes and discards, in ms.
-const fn ticks(stat: &DiskStats) -> [u64; 3] {
-    [stat.read_ticks, stat.write_ticks, stat.discard_ticks]
-}
-
-#[test]
-fn times_are_the_latencies_of_the_device() {
-    for scheduler in blkmq::scheduler_names() {
-        for accounting in [Accounting::PerThread, Accounting::Shared] {
-            let (q, mut submitter) = queue("1s", scheduler, accounting);
-            assert_eq!(ticks(&q.disk_stats()), [0, 0, 0]);
-            one_by_one(&mut submitter, [read(0, 8)].into_iter());
-            assert_eq!(ticks(&q.disk_stats()), [1000, 0, 0]);
-            one_by_one(&mut submitter, [write(0, 8)].into_iter());
-            assert_eq!(ticks(&q.disk_stats()), [1000, 1000, 0]);
-            one_by_one(&mut submitter, [Bio::discard(0, 8), Bio::discard(64, 8)].into_iter());
-            assert_eq!(ticks(&q.disk_stats()), [1000, 1000, 2000]);
-            // Two requests at a time each take as long as one.
-            submitter.submit(read(0, 8)).expect("there is a slot");
-            submitter.submit(read(100, 8)).expect("there is a slot");
-            submitter.finish();
-            let stat = q.disk_stats();
-            assert_eq!(ticks(&stat), [3000, 1000, 2000]);
-            assert_eq!(stat.time_in_queue, 6000);
-            assert_eq!([stat.read_ios, stat.write_ios, stat.discard_ios], [3, 1, 2]);
-            assert_eq!([stat.read_sectors, stat.write_sectors, stat.discard_sectors], [24, 8, 16]);
-            // The device was busy for five seconds, seen through ticks of 2^20 ns.
-            assert!((4990..=5000).contains(&stat.io_ticks), "{stat}");
-        }
-    }
-}
+use blkmq::{Bio, Limits, SectorRange, Status, Time};
 
 /// Red if times are rounded to ms before they are summed.
 #[test]
 fn requests_of_less_than_a_tick_add_up() {
-    let (q, mut submitter) = queue("500us", "none", Accounting::PerThread);
-    one_by_one(&mut submitter, (0..1500).map(|at| read(at * 64, 8)));
-    assert_eq!(ticks(&q.disk_stats()), [750, 0, 0]);
-    one_by_one(&mut submitter, (0..1800).map(|at| write(at * 64, 8)));
-    assert_eq!(ticks(&q.disk_stats()), [750, 900, 0]);
+    let (q, _) = virtual_queue(open("null,irqmode=2,completion_nsec=500us"), |q| q);
+    let mut submitter = join(&q);
+    let mut one_by_one = |number, bio: fn(u64, u64) -> Bio| {
+        for at in 0..number {
+            submitter.submit_now(bio(at * 64, 8));
+            assert!(submitter.finish()[0].status.is_ok());
+        }
+        let stat = q.disk_stats();
+        [stat.read_ticks, stat.write_ticks, stat.discard_ticks]
+    };
+    assert_eq!(one_by_one(1500, read), [750, 0, 0]);
+    assert_eq!(one_by_one(1800, write), [750, 900, 0]);
     let stat = q.disk_stats();
     // Without a pause between them, the device was always busy.
     assert!((1645..=1650).contains(&stat.io_ticks), "{stat}");
+}
+
+/// Red if a request that absorbs an older one counts from its own submission, for the whole queue or for a range.
+#[test]
+fn a_request_that_absorbs_an_older_one_counts_from_the_submission_of_that_one() {
+    let device = Recorder::of_depth(1);
+    let range = SectorRange { name: "all".to_owned(), first: 0, nr_sectors: 1 << 20 };
+    let (q, clock) = virtual_queue(device.clone(), |q| q.scheduler("mq-deadline").ranges(vec![range]));
+    let mut submitter = join(&q);
+    // The first request has the tag, so the others wait in the scheduler. The last one fills the gap between them.
+    for sector in [1000, 16, 0, 8] {
+        submitter.submit_now(write(sector, 8));
+        clock.advance(1_000_000);
+    }
+    device.drain(&mut [&mut submitter]);
+    for stat in [q.disk_stats(), q.range_stats()[0].1] {
+        assert_eq!((stat.write_ios, stat.write_merges, stat.write_ticks), (2, 2, 4 + 3), "{stat}");
+    }
 }
 
 /// Red if a request that the device keeps for long does not show as busy before it ends, or if more than the time that

@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::common::{assert_balanced, queue};
 use crate::device::front::Front;
-use crate::device::{Drive, Notified, Recorder, join, read, reap};
+use crate::device::{Drive, Notified, Recorder, join, read, reap, write};
 use blkmq::driver::NextEvent;
-use blkmq::{Client, Locking, RequestQueue, RqId, Status, Submitter};
+use blkmq::{Client, Flags, Locking, RequestQueue, RqId, Status, Submitter};
 
 /// The product's bound: how many requests a thread does for other threads in one go, and how often it looks for more to
 /// issue.
@@ -116,4 +117,32 @@ fn who_has_done_its_share_wakes_who_sleeps() {
         assert_eq!(reap(&mut third).len(), 1, "{locking}");
         assert_eq!(reap(&mut second).len() as u64, all - done);
     }
+}
+
+/// Red if a thread that stops after its share does not say that it left a flush step, which became ready by what it
+/// completed. That thread has nothing outstanding, so it need not come again, and the thread that waits for the step
+/// finds nothing to do.
+#[test]
+fn a_flush_step_goes_on_although_the_thread_that_made_it_ready_has_done_its_share() {
+    // The driver refuses the flush at first. So the other thread issues the flush together with as many requests as its
+    // share.
+    let q = queue("null,irqmode=0,memory_backed=1,cache_size=1,fua=0,hw_queue_depth=128,requeue=1,100,0,1", "none");
+    let (mut waiting, mut busy) = (join(&q), join(&q));
+    waiting.submit_now(write(0, 1).with_flags(Flags { preflush: true, ..Flags::default() }));
+    let quiesce = q.quiesce();
+    for number in 0..SHARE.into() {
+        busy.submit(read(8000 + number * 80, 1)).expect("there are slots");
+    }
+    busy.flush_plug();
+    drop(quiesce);
+    busy.poll();
+    assert_eq!(std::iter::from_fn(|| busy.reap()).count(), SHARE.into());
+    // Polls more often than necessary.
+    let nr_over: usize = (0..100).map(|_| reap(&mut waiting).len()).sum();
+    if nr_over == 0 {
+        // The submitter would wait forever when it is dropped.
+        std::mem::forget(waiting);
+        panic!("the write waits: {}", q.dump());
+    }
+    assert_balanced(&q);
 }

@@ -1,42 +1,8 @@
 //! Tags and `nr_requests`: how many requests there may be.
 
-use crate::common::random::{Random, operations, seed};
-use crate::common::worker::Load;
-use crate::common::{control, queue};
+use crate::common::queue;
 use crate::device::{Drive, join, open, virtual_queue};
 use blkmq::{Bio, Buffer, QueueError, RequestQueue};
-
-/// As block/020 of blktests. Red (hangs) if one tag is not enough for a scheduler.
-#[test]
-fn one_tag_is_enough_for_each_scheduler() {
-    let random = Random(seed());
-    for scheduler in blkmq::scheduler_names() {
-        for irqmode in 0..3 {
-            for cache in ["", ",cache_size=1,fua=0"] {
-                let device = format!(
-                    "null,memory_backed=1,size=64M,irqmode={irqmode},completion_nsec=1000,poll_queues=0,\
-                     hw_queue_depth=1{cache}"
-                );
-                let q = queue(&device, scheduler);
-                Load { sleeps: 90, ..Load::new(&q, operations(2_000)).with_data() }.run(&random, 0, control::quiesce);
-            }
-        }
-    }
-}
-
-/// Red (hangs) if threads that sleep with a held-back plug are not woken when there is room. With the smallest
-/// `nr_requests` almost every plug is held back.
-#[test]
-fn one_request_at_a_time_is_enough() {
-    let random = Random(seed());
-    for scheduler in blkmq::scheduler_names() {
-        for device in ["irqmode=0", "irqmode=1", "irqmode=1,submit_queues=2", "irqmode=0,submit_queues=3"] {
-            let q = queue(&format!("null,memory_backed=1,size=64M,hw_queue_depth=4,{device}"), scheduler);
-            q.change_knob("nr_requests", "1").unwrap().wait().unwrap();
-            Load { sleeps: 95, ..Load::new(&q, operations(3_000)).with_data() }.run(&random, 0, control::quiesce);
-        }
-    }
-}
 
 #[test]
 fn nr_requests_has_bounds() {

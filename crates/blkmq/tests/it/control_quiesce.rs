@@ -4,12 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::common::random::{Random, operations, seed};
-use crate::common::rounds::rounds;
 use crate::common::{assert_balanced, queue};
 use crate::device::front::Front;
 use crate::device::{Drive, open};
-use blkmq::{Bio, Buffer, Client, Flags, RequestQueue};
+use blkmq::{Bio, Buffer, Client, RequestQueue};
 
 /// Red if a submitter without a scheduler starts requests of a quiesced queue, or hands them to a driver that takes
 /// concurrent calls: the driver would get them, or they would stay with the submitter until it submits again.
@@ -33,31 +31,6 @@ fn what_is_submitted_to_a_quiesced_queue_goes_on_afterwards() {
             submitter.finish();
             assert_balanced(&q);
         }
-    }
-}
-
-/// Red (hangs) if a thread that saw the queue quiesced goes to sleep without looking again whether it still is: the
-/// thread that ended the quiescence saw no sleeper, and the requests wait forever.
-#[test]
-fn sleepers_go_on_when_the_quiescence_ends() {
-    let mut random = Random(seed());
-    for (device, scheduler) in [
-        ("null,irqmode=1,hw_queue_depth=1", "none"),
-        ("null,irqmode=1,hw_queue_depth=1", "mq-deadline"),
-        ("null,irqmode=0,submit_queues=2", "none"),
-        ("null,irqmode=0,submit_queues=2", "mq-deadline"),
-    ] {
-        let q = queue(device, scheduler);
-        for nr_threads in [1, 2] {
-            rounds(&q, nr_threads, operations(5_000), &mut random, RequestQueue::quiesce, |thread, submitter| {
-                for number in 0..2 {
-                    let flags = Flags { nowait: number == 1, ..Flags::default() };
-                    let bio = Bio::read(thread * 800 + number * 80, Buffer::zeroed(512));
-                    submitter.submit(bio.with_flags(flags)).unwrap();
-                }
-            });
-        }
-        assert_balanced(&q);
     }
 }
 

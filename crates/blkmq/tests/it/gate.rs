@@ -104,58 +104,6 @@ fn requests_pass_again_as_soon_as_nothing_waits() {
     });
 }
 
-/// Red if the scheduler is not told that requests have passed: it then goes on with its old batch of writes.
-#[test]
-fn no_batch_outlasts_what_has_passed() {
-    for_all(|locking| {
-        let (device, q) = queue(locking, 1);
-        q.change_knob("nr_requests", "8").expect("the knob exists").wait().expect("the value is accepted");
-        let mut submitter = submitter(&q, Class::BestEffort);
-        let mut wait_behind = |first, bios: [blkmq::Bio; 2]| {
-            let passed = q.counters().bypassed;
-            submit(&mut submitter, first);
-            assert_eq!(q.counters().bypassed, passed + 1);
-            for bio in bios {
-                submitter.submit_now(bio);
-            }
-            for _ in 0..3 {
-                device.finish_oldest(Status::Ok);
-                reap(&mut submitter);
-            }
-            device.take_seen().iter().map(|seen| seen.sector).collect::<Vec<_>>()
-        };
-        assert_eq!(wait_behind(0, [write(100, 8), write(200, 8)]), [0, 100, 200], "{locking}");
-        assert_eq!(wait_behind(300, [write(400, 8), read(500, 8)]), [300, 500, 400], "{locking}");
-    });
-}
-
-/// Red if the scheduler is not told of requests that have passed because the gate was shut before a request had to
-/// wait.
-#[test]
-fn no_batch_outlasts_what_has_passed_before_the_gate_was_shut() {
-    for_all(|locking| {
-        let (device, q) = queue(locking, 1);
-        q.change_knob("nr_requests", "8").expect("the knob exists").wait().expect("the value is accepted");
-        let mut submitter = submitter(&q, Class::BestEffort);
-        let finish = |submitter: &mut Submitter| {
-            device.drain(&mut [submitter]);
-            device.take_seen().iter().map(|seen| seen.sector).collect::<Vec<_>>()
-        };
-        for (bypass, bio) in [(false, write(100, 8)), (true, read(0, 8))] {
-            q.change_knob("bypass", if bypass { "1" } else { "0" }).unwrap().wait().expect("nothing is in flight");
-            submitter.submit_now(bio);
-            assert_eq!(finish(&mut submitter).len(), 1);
-        }
-        assert_eq!(q.counters().bypassed, 1, "{locking}");
-        q.change_knob("bypass", "0").unwrap().wait().expect("nothing is in flight");
-        for bio in [write(400, 8), read(500, 8)] {
-            submitter.submit(bio).expect("there is a slot");
-        }
-        submitter.flush_plug();
-        assert_eq!(finish(&mut submitter), [500, 400], "{locking}");
-    });
-}
-
 #[test]
 fn with_a_bound_on_writes_only_reads_pass() {
     for_all(|locking| {

@@ -1,7 +1,6 @@
 //! All integration tests of the crate in one program, a module for each subject.
 
 mod account_inflight;
-mod account_model;
 mod account_ranges;
 mod account_ticks;
 mod account_times;
@@ -17,14 +16,12 @@ mod control_alone;
 mod control_depth;
 mod control_freeze;
 mod control_knobs;
-mod control_liveness;
 mod control_quiesce;
 mod control_topology;
 #[path = "../../../blkmq-sched/tests/it/counting/mod.rs"]
 mod counting;
 mod device;
 mod driver_panic;
-mod flush_honesty;
 mod flush_sharing;
 mod gate;
 mod gave_back;
@@ -43,7 +40,6 @@ mod polled;
 mod profile_cloud;
 mod profile_hdd;
 mod profile_ssd;
-mod reports;
 mod room;
 mod scheduler_own;
 mod scheduler_panic;

@@ -165,10 +165,6 @@ impl Load {
         }
     }
 
-    pub(crate) fn with_data(self) -> Self {
-        Self { has_data: true, ..self }
-    }
-
     pub(crate) fn with_failures(self, failures: &[Status]) -> Self {
         Self { failures: failures.to_vec(), ..self }
     }

@@ -4,7 +4,6 @@
 pub(crate) mod content;
 pub(crate) mod control;
 pub(crate) mod random;
-pub(crate) mod rounds;
 pub(crate) mod watchdog;
 pub(crate) mod ways;
 pub(crate) mod worker;
