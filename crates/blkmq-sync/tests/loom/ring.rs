@@ -57,11 +57,11 @@ fn noted(room: usize, broken: Broken) {
                 break;
             }
             if broken == Broken::TellsFirst {
-                news.tell(0);
+                news.add(0);
             }
             ring.note(record(number));
             if broken != Broken::TellsFirst {
-                news.tell(0);
+                news.add(0);
             }
             noted = number;
         }
@@ -79,7 +79,7 @@ fn told_before() {
     let shared = Arc::new((PendingEvents::default(), Ring::new(1), AtomicBool::new(false)));
     let completer = spawn(&shared, move |shared| {
         shared.1.note(record(1));
-        shared.0.tell(0);
+        shared.0.add(0);
         // Release stands for the completion ring, which publishes what was done before.
         shared.2.store(true, Ordering::Release);
     });
@@ -108,11 +108,11 @@ fn passed(looks: bool, broken: Broken) {
             } else if broken != Broken::NotesLate {
                 trial = Some(ring.try_note(record(1)));
             }
-            news.tell(0);
+            news.add(0);
         });
         if broken == Broken::NotesLate && passes {
             trial = Some(ring.try_note(record(1)));
-            news.tell(0);
+            news.add(0);
         }
         match trial {
             None => passes,
