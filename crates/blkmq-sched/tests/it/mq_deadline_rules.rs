@@ -1,5 +1,5 @@
-//! What mq-deadline shows, and sums that no embedder should bring. `mq_deadline_model` holds its choices against a naive
-//! model.
+//! What mq-deadline shows, and sums that no embedder should bring. `mq_deadline_model` holds its choices against a
+//! naive model.
 
 use crate::bench::{Bench, ROOMY, best_effort, idle, read, real_time};
 use blkmq_sched::{Feedback, InsertAt, Tally};

@@ -1,5 +1,5 @@
-//! When kyber's depths change, and to what: against a naive model, and at the bound of congestion, which that model seldom
-//! meets.
+//! When kyber's depths change, and to what: against a naive model, and at the bound of congestion, which that model
+//! seldom meets.
 
 use blkmq_sched::{Latency, NewDepths, SchedDomain, Sums, Throttle, Time};
 use proptest::prelude::*;
