@@ -29,7 +29,15 @@ fn stuck(drain_timeout: &str) -> (Served, Nbd) {
     let server = Served::start(&["--drain-timeout", drain_timeout]);
     let mut client = server.connect("");
     (0..32).for_each(|cookie| client.send(READ, cookie, 0, 1 << 20, &[]));
-    until(|| server.json(&["clients"])["connections"][0]["requests"] == json!(32));
+    // Replies wait for the client when no more of them is made.
+    let mut before = json!(null);
+    until(|| {
+        let connection = server.json(&["clients"])["connections"][0].clone();
+        let [requests, bytes] = ["requests", "bytes"].map(|key| &connection[key]);
+        let is_stuck = *requests == json!(32) && *bytes != json!(0) && *bytes == before;
+        before = bytes.clone();
+        is_stuck
+    });
     (server, client)
 }
 
