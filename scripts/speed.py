@@ -18,10 +18,7 @@ def seconds(name, usual):
     return float(given)
 
 run_s, limit, chosen = seconds("RUN", "0.25"), seconds("LIMIT", "480"), os.environ.get("ROWS", "")
-layouts = os.environ.get("LAYOUTS", "1")
-if not layouts.isdecimal() or int(layouts) == 0:
-    error(f"LAYOUTS: a whole number above 0 is wanted, not {layouts!r}")
-layouts = int(layouts)
+layouts = int(os.environ.get("LAYOUTS", "1"))
 # Seconds: a turn, and how long a run may take beyond its time, or a server to start.
 TURN, PATIENCE = 0.005, 60
 # The least ratio that passes, and the width of an interval that tells enough.
@@ -88,7 +85,9 @@ def start(command, output, processor=None):
 
 def binary(program, number):
     """The file of a program for the run of this number: one of its layouts. A server runs on, with its first."""
-    return f"target/speed/{program}" + (f"-layout{number % layouts + 1}" if layouts > 1 else "")
+    # With each layout the order of the programs and the processor change too.
+    layout = (number + number // (layouts * len(programs))) % layouts + 1
+    return f"target/speed/{program}" + (f"-layout{layout}" if layouts > 1 else "")
 
 def last_error(process):
     """The last line that a program wrote to its standard error."""
@@ -205,7 +204,7 @@ def is_resolved(name):
     """Whether there are enough runs, and their intervals are narrow."""
     for base in bases:
         logs = pairs.get((name, base), [])
-        if (name, base) not in missing and (len(logs) < 8 or not is_narrow(logs)):
+        if (name, base) not in missing and (len(logs) < max(8, 2 * layouts) or not is_narrow(logs)):
             return False
     return True
 

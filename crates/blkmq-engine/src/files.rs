@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags, fchmod};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
@@ -24,9 +24,10 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// Listens at a new Unix socket, which does not block. Its file has these permissions before anybody can connect.
-    /// A socket that a server has left behind is replaced, and nothing else is. `backlog`: the most connections that
-    /// may wait to be accepted.
+    /// Listens at a new Unix socket, which does not block. Its file has these permissions before anybody can connect. A
+    /// socket that a server has left behind is replaced, and nothing else is. Of several servers that start at one path
+    /// at once, one listens there, and the others get an error. `backlog`: the most connections that may wait to be
+    /// accepted.
     ///
     /// # Errors
     /// Something else is at the path, or the system refuses.
@@ -34,6 +35,10 @@ impl SocketFile {
         let name = SocketAddrUnix::new(&path)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // Until this socket listens, another server would take its file for one that was left behind.
+        let _alone = lock_folder_of(&path)?;
+        // The file gets these permissions without those that the process' mask takes away.
+        fchmod(&socket, Mode::from_raw_mode(mode))?;
         if let Err(error) = bind(&socket, &name) {
             if error != Errno::ADDRINUSE {
                 return Err(error.into());
@@ -43,7 +48,9 @@ impl SocketFile {
         }
         let file = Self::at(path)?;
         // This comes before any client can connect: a socket that does not listen yet refuses connections.
-        set_socket_mode(file.path(), Some(mode))?;
+        if fs::symlink_metadata(file.path())?.permissions().mode() & 0o7777 != mode {
+            set_socket_mode(file.path(), Some(mode))?;
+        }
         listen(&socket, backlog)?;
         Ok((UnixListener::from(socket), file))
     }
@@ -86,10 +93,29 @@ impl Drop for SocketFile {
     }
 }
 
+/// Locks the folder of a path among the servers that make sockets there, until the value is dropped. `None` if this
+/// process may not read the folder.
+fn lock_folder_of(path: &Path) -> io::Result<Option<File>> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match File::open(folder) {
+        Ok(folder) => {
+            folder.lock()?;
+            Ok(Some(folder))
+        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Removes the file of a socket that a server has left behind.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let in_the_way = |text: &str| Err(io::Error::new(io::ErrorKind::AddrInUse, text));
-    if !fs::symlink_metadata(path)?.file_type().is_socket() {
+    let found = match fs::symlink_metadata(path) {
+        // Its server has just ended.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if !found.file_type().is_socket() {
         return in_the_way("the file is there and is no socket; remove it, or choose another path");
     }
     match UnixStream::connect(path) {
@@ -126,4 +152,38 @@ pub fn set_socket_mode(path: &Path, mode: Option<u32>) -> io::Result<Metadata> {
 pub fn open_regular(path: &Path, refusal: &str) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other(refusal)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+
+    /// Red in one of some ten rounds without the lock of the folder: a server took the file of one that did not listen
+    /// yet for one that was left behind, removed it, and both had started.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no sockets")]
+    fn of_servers_that_start_at_once_one_listens() {
+        let folder = tempfile::tempdir().expect("there is room for a folder");
+        let path = folder.path().join("socket");
+        for _ in 0..200 {
+            drop(UnixListener::bind(&path).expect("the path is free"));
+            let start = Barrier::new(4);
+            let listening: Vec<_> = thread::scope(|scope| {
+                let servers = [(); 4].map(|()| {
+                    scope.spawn(|| {
+                        start.wait();
+                        SocketFile::listen(path.clone(), 0o600, 16).ok()
+                    })
+                });
+                servers.into_iter().filter_map(|server| server.join().expect("no server panics")).collect()
+            });
+            assert_eq!(listening.len(), 1, "the others find that one listens there");
+            let mode = fs::symlink_metadata(&path).expect("its file is there").permissions().mode();
+            assert_eq!(mode & 0o7777, 0o600);
+            UnixStream::connect(&path).expect("it is at the path");
+        }
+    }
 }

@@ -29,7 +29,7 @@ use crate::notify::Notify;
 use crate::platform::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::platform::{Line, Mutex, Parker, fence_at, order, place_anew, unless_mutated};
 
-/// How to wake the thread of a member.
+/// How to wake a thread.
 pub struct Wake {
     sleeping: Line<AtomicBool>,
     parker: Parker,

@@ -171,7 +171,7 @@ impl Table<'_> {
         let waits = self.outcome.waits();
         let all = [
             ("waits for the lock", "lock p50 p99 p99.9", &waits.lock),
-            ("left to others", "staged p50 p99 p99.9", &waits.staged),
+            ("published", "staged p50 p99 p99.9", &waits.staged),
         ];
         for (title, times, waits) in all.into_iter().filter(|(.., waits)| waits.count() > 0) {
             rows.push(fact(title, waits.count().to_string(), String::new()));

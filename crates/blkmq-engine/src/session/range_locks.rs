@@ -152,7 +152,7 @@ impl RangeLocks {
     pub(super) fn of(q: &RequestQueue) -> Arc<Self> {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(_, range_locks)| range_locks.strong_count() > 0);
-        let known = all.iter().find(|(other, _)| other.upgrade().is_some_and(|other| other.same_queue(q)));
+        let known = all.iter().find(|(other, _)| other.is_of(q));
         if let Some(range_locks) = known.and_then(|(_, range_locks)| range_locks.upgrade()) {
             return range_locks;
         }

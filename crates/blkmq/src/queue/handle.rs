@@ -20,6 +20,12 @@ impl WeakRequestQueue {
     pub fn upgrade(&self) -> Option<RequestQueue> {
         self.0.upgrade().map(RequestQueue)
     }
+
+    /// Whether this and `other` are handles of one queue.
+    #[must_use]
+    pub fn is_of(&self, other: &RequestQueue) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&other.0))
+    }
 }
 
 impl RequestQueue {

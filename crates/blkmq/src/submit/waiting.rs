@@ -31,9 +31,9 @@ impl Waited {
 
 impl Submitter {
     /// Passes the plug on, drives the queue and sleeps until at least `min` operations have completed that were not
-    /// reaped, or until `until` on the queue's clock. If fewer are outstanding, waits for all of these. A split
-    /// operation counts as its parts, as in [`nr_outstanding`](Self::nr_outstanding). Without a time, a device that
-    /// never answers makes this wait until the request times out.
+    /// reaped, or until `until` on the queue's clock. A `min` of 0 counts as 1. If fewer are outstanding, waits for all
+    /// of these. A split operation counts as its parts, as in [`nr_outstanding`](Self::nr_outstanding). Without a time,
+    /// a device that never answers makes this wait until the request times out.
     ///
     /// With 1, the thread wakes for each completion of its own. A thread that goes on only when several have completed
     /// saves wake-ups if it says how many: it polls again for each that another thread completes. If all that is
