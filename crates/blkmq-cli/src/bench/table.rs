@@ -46,7 +46,7 @@ struct Fact {
 /// What counts as waiting.
 pub(super) const WAITING: &str = "(for the scheduler's lock, and in polls that found no completion)";
 
-/// What it means that nearly all requests bypassed the scheduler.
+/// The note shown if nearly all requests bypassed the scheduler.
 pub(super) const NOTHING_WAITED: &str = "nothing waits that the scheduler could order, as the device takes all that is outstanding at once: raise iodepth, or \
      lower the device's hw_queue_depth";
 

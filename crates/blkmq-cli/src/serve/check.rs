@@ -14,7 +14,7 @@ use crate::control::name::shown;
 /// without opening a device.
 pub(super) fn check(plan: &Plan) -> Result<Vec<String>, TextError> {
     // Without `..`, so that a field that comes in is not forgotten here. `machine`, `ublk` and `placed` read theirs
-    // from the plan; what is left out was checked when it was parsed.
+    // from the plan; the other fields were checked when they were parsed.
     let Plan {
         nbd,
         ublk: _,

@@ -79,7 +79,7 @@ impl Del {
         if self.behind {
             let removed = self.ids.iter().try_for_each(|id| remove(control, *id, self.force));
             let line = removed.err().unwrap_or_else(|| DONE.to_owned());
-            // The exit may take forever, so what is said must not wait for it.
+            // The exit may take forever, so the output must not wait for it.
             return writeln!(out, "{line}").and_then(|()| out.flush()).map_err(Failure::from);
         }
         let failed = |error| Failure::Running(format!("ublk del: {error}"));

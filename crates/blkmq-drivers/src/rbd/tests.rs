@@ -197,7 +197,7 @@ fn everything_is_closed_when_nothing_is_in_flight() {
     let (fake, rbd) = opened(8192);
     let mut harness = Harness::new(&rbd, 0);
     start(&mut harness, (0..2).map(|sector| Bio::write(sector, filled(1, 512))));
-    // The harness cannot end what the driver takes with it, so its memory stays forever.
+    // The harness cannot end the requests that are lost with the driver, so their memory is leaked.
     std::mem::forget(harness);
     fake.answer(1, None);
     let (ended, end) = mpsc::channel();

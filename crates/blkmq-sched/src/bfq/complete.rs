@@ -57,8 +57,8 @@ impl Bfq {
     }
 
     /// Handles the reports of requests that bypassed the scheduler and then completed together, while no queue is in
-    /// service and their queue has no other requests. What the first report adds the second takes away again, but for
-    /// the service and the times. Returns false, and has done nothing, if it is not so.
+    /// service and their queue has no other requests. The second report subtracts again the counts that the first one
+    /// adds; the service and the times remain. Returns false, and does nothing, for any other reports.
     pub(super) fn note_both(&mut self, passed: &Report, over: Option<&Report>) -> bool {
         let Some(over) = over.filter(|over| over.event == Event::Completed(None)) else { return false };
         if self.service.queue.is_some() {

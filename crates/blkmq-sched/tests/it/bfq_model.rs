@@ -42,8 +42,8 @@ enum Step {
         merge: MergeLevel,
         at: InsertAt,
     },
-    /// Requests bypass, if the gate lets them: in most cases what is handed out goes first. The scheduler is told of
-    /// them before it chooses again.
+    /// Requests bypass the scheduler if its gate allows it, in most cases after all waiting requests were dispatched.
+    /// They are reported before the next dispatch.
     Pass {
         drains: bool,
         of: usize,
@@ -144,7 +144,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the device has: a request of the scheduler with its ticket, or one that bypassed.
+/// A request with the device: one that the scheduler dispatched, with its ticket, or one that bypassed it.
 type InDevice = (Option<Ticket>, Info);
 
 struct World {

@@ -1,8 +1,8 @@
 //! A scheduler that wants reports is told what happened to each request, once, and in time.
 //!
 //! A request that it chose has a ticket, which others may have too. When the request is over, one report gives the
-//! ticket back, and says what the request was. A request that bypassed the scheduler is told of when it passes, and
-//! once more when it is over. No scheduler is told of requests that it does not know.
+//! ticket back, and says what the request was. A request that bypassed the scheduler is reported when it passes,
+//! and again when it completes. No scheduler is told of requests that it does not know.
 //!
 //! A thread is told to choose after the reports were delivered. So when a CPU chooses, the scheduler knows of each
 //! request that was offered to the device past it, and of each chosen request whose operation was reaped, before that
