@@ -386,13 +386,13 @@ mod tests {
         assert!(list.is_empty());
     }
 
-    /// Red if the last slot, which the holder reads first, is hints of no others, if a slot is hints of others than
-    /// those that the holder reads next, or if a slot keeps what it was hints before it was left again.
+    /// Red if the last slot, which the combiner reads first, has no hints, if a slot has hints of others than those
+    /// that the combiner reads next, or if a slot keeps its hints when it is published again.
     #[test]
     fn every_sixth_slot_from_the_last_has_hints_of_the_five_before_it() {
         let slots = slots(15);
         let mut list = RqList::default();
-        // For each slot in turn, the slots that it is hints of.
+        // For each slot in turn, the slots that it has hints of.
         let hints = |list: &RqList| -> Vec<Vec<u32>> {
             let all: Vec<_> = list.indices().collect();
             assert!(list.indices_with_hints(&slots).eq(all.iter().map(|index| index.0)), "all of them, in order");
