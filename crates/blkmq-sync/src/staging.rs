@@ -270,9 +270,9 @@ impl Staging {
     #[inline]
     #[must_use]
     pub fn has_published(&self) -> bool {
-        // Acquire pairs with the Release of `release` and of `give_up`: a thread that finds nothing published because a
-        // combiner has taken it sees what that combiner did before it released the word.
-        newest(self.0.load(order("staging.has_published", Ordering::Acquire))) != NIL
+        // Relaxed: with any ordering, a thread may find nothing because a combiner has just taken the requests, and has
+        // not counted them yet. A combiner that leaves requests behind sets WAITING anew before it releases the word.
+        newest(self.0.load(Ordering::Relaxed)) != NIL
     }
 }
 

@@ -14,4 +14,5 @@ mod ring;
 mod stack;
 mod staging;
 mod tags;
+mod timeout;
 mod tokens;

@@ -3,13 +3,11 @@
 //! The models call the functions of `ring` and `word` that the product calls. They restate from `ordered/reports.rs`
 //! the order in which a thread notes, and tells that it has; from `dispatcher/pass.rs` the order of `pass` and the end
 //! of the trial; and from `queue/ordered/gate.rs` that the gate is shut before what was noted is taken.
-//!
-//! No model goes red without `ring.is_full` and `ring.taken`: loom lets no load read what is stored only later.
 
 // The `Arc` of std: loom's own count is one more step to be tried in every order.
 use std::sync::Arc;
 
-use crate::model::{fail, fail_without, holds, join, spawn};
+use crate::model::{Exclusive, fail, fail_without, holds, join, spawn};
 use blkmq_sync::atomic::{AtomicBool, Ordering};
 use blkmq_sync::ring::{PendingEvents, Record, Ring};
 use blkmq_sync::word::{Gate, Word};
@@ -72,6 +70,23 @@ fn noted(room: usize, broken: Broken) {
     let noted = join(noter);
     taken.extend(take(news, ring));
     assert!(taken.iter().copied().eq(1..=noted), "noted {noted}, taken {taken:?}");
+}
+
+/// A ring with room for one record: a record is overwritten only when the thread that takes has read it. An
+/// [`Exclusive`] stands for the words of the record, since loom lets no load read a value that is stored later.
+fn overwritten() {
+    let shared = Arc::new((Ring::new(1), Exclusive::default()));
+    let noter = spawn(&shared, |(ring, words)| {
+        for number in [1, 2] {
+            if !ring.is_full() {
+                words.touch();
+                ring.note(record(number));
+            }
+        }
+    });
+    let (ring, words) = &*shared;
+    ring.take(|_| words.touch());
+    join(noter);
 }
 
 /// A thread that hears of a completion finds its record.
@@ -153,6 +168,8 @@ fn each_ordering_and_fence_is_needed() {
     fail_without(&[
         ("ring.note", || noted(2, Broken::Nothing)),
         ("ring.take", || noted(2, Broken::Nothing)),
+        ("ring.is_full", overwritten),
+        ("ring.taken", overwritten),
         ("reports.add", || noted(2, Broken::Nothing)),
         ("reports.take", || noted(2, Broken::Nothing)),
         ("word.pass_fence", || passed(false, Broken::Nothing)),

@@ -339,6 +339,28 @@ fn give_up(broken: Broken) {
     queue.is_done();
 }
 
+/// The combiner of one domain takes a request over, counts it and gives up. The combiner of another domain, in which
+/// nothing waits, clears WAITING if it finds nothing here either: neither published nor counted.
+fn cleared_elsewhere(broken: Broken) {
+    let queue = Queue::new(0, broken);
+    let link = AtomicU32::new(NIL);
+    assert!(queue.staging.publish([0], |_| &link));
+    queue.live.word.set_waiting();
+    let other = spawn(&queue, |queue| {
+        let has_work = || queue.staging.has_published() || queue.waiting.load(Ordering::Relaxed) > 0;
+        queue.live.settle(false, || !has_work());
+    });
+    assert_eq!(queue.staging.take().pop_newest(|_| &link), Some(0));
+    queue.waiting.store(1, Ordering::Relaxed);
+    if broken == Broken::GivesUpSilently {
+        queue.staging.give_up();
+    } else {
+        queue.live.give_up(&queue.staging);
+    }
+    join(other);
+    assert!(queue.live.word.load().is_waiting(), "forgotten");
+}
+
 /// Two submitters, the counts of what each submitter let in and completed, and a device.
 struct Freezing {
     requests: Arc<Requests>,
@@ -497,6 +519,12 @@ fn what_is_given_up_is_found() {
     holds(|| give_up(Broken::Nothing));
 }
 
+/// Red if a request that a combiner takes over is forgotten because another domain's combiner saw it in neither place.
+#[test]
+fn what_is_taken_over_is_not_forgotten_by_other_domains() {
+    holds(|| cleared_elsewhere(Broken::Nothing));
+}
+
 /// Red if a freeze that finds the queue drained finds a request left behind, or another thread inside.
 #[test]
 fn a_frozen_queue_has_nothing_left_behind() {
@@ -531,6 +559,7 @@ fn each_broken_variant_fails() {
         ("the_last_look_has_to_let_go_by_itself", lock_and_list_apart),
         ("NoKick", || prepare_to_wait(Broken::NoKick)),
         ("GivesUpSilently", || give_up(Broken::GivesUpSilently)),
+        ("GivesUpSilently, elsewhere", || cleared_elsewhere(Broken::GivesUpSilently)),
         ("TellsFirst", || give_up(Broken::TellsFirst)),
     ]);
 }

@@ -213,8 +213,6 @@ impl Domain {
     /// are checked elsewhere.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        // The staging word first: a thread that finds nothing in it because a combiner has released it reads that
-        // combiner's counts.
         self.staging.has_published() || self.has_waiting()
     }
 
