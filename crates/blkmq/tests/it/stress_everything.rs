@@ -8,7 +8,7 @@ use crate::common::control::disturb;
 use crate::common::queue_with;
 use crate::common::random::{Random, operations, seed};
 use crate::common::worker::Load;
-use blkmq::Status;
+use blkmq::{Accounting, Status};
 
 /// A device, slots per submitter, and how operations may fail on it.
 struct Device(&'static str, u16, &'static [Status]);
@@ -48,32 +48,30 @@ const FAULTY: &[Device] = &[
     Device("null,irqmode=0,submit_queues=3,hw_queue_depth=4,timeout=1,1,0,-1,requeue=1,5,0,-1", 64, &[Status::Timeout]),
 ];
 
-fn run(random: &Random, device: &Device, io_timeout_ms: u32, operations: u64) {
-    let Device(spec, slots, failures) = device;
-    for scheduler in blkmq::scheduler_names() {
-        eprintln!("{spec} {scheduler}");
-        let q = queue_with(spec, scheduler, *slots, io_timeout_ms);
-        let mut load = Load::new(&q, operations).with_failures(failures);
-        load.has_data = spec.contains("memory_backed=1") || spec.starts_with("ram");
-        load.leaves = 200;
-        load.changes = 200;
-        let counts = load.run(random, 2, disturb);
-        assert!(failures.iter().all(|failure| counts.by_status.contains_key(failure)), "{counts:?}");
+/// Runs a load on each device under each scheduler. The devices take turns in how requests in flight are counted.
+fn run(devices: &[Device], io_timeout_ms: u32) {
+    let random = Random(seed());
+    let accountings = [Accounting::PerThread, Accounting::Shared].into_iter().cycle();
+    for (Device(spec, slots, failures), accounting) in devices.iter().zip(accountings) {
+        for scheduler in blkmq::scheduler_names() {
+            eprintln!("{spec} {scheduler} {accounting:?}");
+            let q = queue_with(spec, scheduler, *slots, io_timeout_ms, accounting);
+            let mut load = Load::new(&q, operations(10_000)).with_failures(failures);
+            load.has_data = spec.contains("memory_backed=1") || spec.starts_with("ram");
+            load.leaves = 200;
+            load.changes = 200;
+            let counts = load.run(&random, 2, disturb);
+            assert!(failures.iter().all(|failure| counts.by_status.contains_key(failure)), "{counts:?}");
+        }
     }
 }
 
 #[test]
 fn nothing_is_lost_doubled_or_mixed_up() {
-    let random = Random(seed());
-    for device in DEVICES {
-        run(&random, device, u32::MAX, operations(10_000));
-    }
+    run(DEVICES, u32::MAX);
 }
 
 #[test]
 fn nothing_is_lost_when_the_device_fails_to_answer() {
-    let random = Random(seed());
-    for device in FAULTY {
-        run(&random, device, 10, operations(10_000));
-    }
+    run(FAULTY, 10);
 }

@@ -9,18 +9,24 @@ pub(crate) mod ways;
 pub(crate) mod worker;
 
 use crate::device::open;
-use blkmq::{QueueCounters, RequestQueue};
+use blkmq::{Accounting, QueueCounters, RequestQueue};
 
 /// A queue in front of the device that `spec` describes. Nothing times out, so no timeout scan repairs a lost wake-up
 /// half a minute later.
 pub(crate) fn queue(device: &str, scheduler: &str) -> RequestQueue {
-    queue_with(device, scheduler, 256, u32::MAX)
+    queue_with(device, scheduler, 256, u32::MAX, Accounting::PerThread)
 }
 
-/// As [`queue`], with `slots` slots per submitter, and a bound on how long the driver may take.
-pub(crate) fn queue_with(device: &str, scheduler: &str, slots: u16, io_timeout_ms: u32) -> RequestQueue {
+/// As [`queue`], with `slots` slots per submitter, a bound on how long the driver may take, and a way of accounting.
+pub(crate) fn queue_with(
+    device: &str,
+    scheduler: &str,
+    slots: u16,
+    io_timeout_ms: u32,
+    accounting: Accounting,
+) -> RequestQueue {
     let builder = RequestQueue::builder(open(device)).scheduler(scheduler).slots(slots).io_timeout_ms(io_timeout_ms);
-    builder.build().unwrap_or_else(|error| panic!("{device}: {error}"))
+    builder.accounting(accounting).build().unwrap_or_else(|error| panic!("{device}: {error}"))
 }
 
 /// What must hold when no thread has anything outstanding.
