@@ -83,11 +83,13 @@ def start(command, output, processor=None):
     started[-1].errors = errors
     return started[-1]
 
+def layout_of(number):
+    """The layout of the programs in the run of this number. The order of the programs and the processor change with it."""
+    return (number + number // (layouts * len(programs))) % layouts + 1
+
 def binary(program, number):
     """The file of a program for the run of this number: one of its layouts. A server runs on, with its first."""
-    # With each layout the order of the programs and the processor change too.
-    layout = (number + number // (layouts * len(programs))) % layouts + 1
-    return f"target/speed/{program}" + (f"-layout{layout}" if layouts > 1 else "")
+    return f"target/speed/{program}" + (f"-layout{layout_of(number)}" if layouts > 1 else "")
 
 def last_error(process):
     """The last line that a program wrote to its standard error."""
@@ -175,6 +177,23 @@ def estimate(logs):
     lowest = max(0, int(n * (n + 1) / 4 - 1.96 * math.sqrt(n * (n + 1) * (2 * n + 1) / 24)) - 1)
     return [math.exp(x) for x in (statistics.median(walsh), walsh[lowest], walsh[-1 - lowest])]
 
+# Student's t: the 97.5 % quantiles for 1, 2, ... degrees of freedom. The last one serves for more, too.
+STUDENT = (12.71, 4.31, 3.19, 2.78, 2.58, 2.45, 2.37, 2.31, 2.27)
+
+def ratio(name, logs):
+    """A row's ratio, and its 95 % interval. With several layouts they are of the layouts' means: the runs of one layout share
+    the effect of its order of functions. A server has one layout."""
+    if layouts == 1 or name in network:
+        return estimate(logs)
+    parts = {}
+    for number, log in enumerate(logs):
+        parts.setdefault(layout_of(number), []).append(log)
+    means = [statistics.mean(part) for part in parts.values()]
+    if len(means) < 2:
+        return [math.exp(means[0]), 0, math.inf]
+    half = STUDENT[min(len(means) - 1, len(STUDENT)) - 1] * statistics.stdev(means) / math.sqrt(len(means))
+    return [math.exp(statistics.mean(means) + way * half) for way in (0, -1, 1)]
+
 # Why a base cannot run a row: the first round tells, by two failures in a row.
 missing, pairs, rates = {}, {}, {name: [] for name in rows}
 def measure(name, number):
@@ -197,7 +216,7 @@ def measure(name, number):
         pairs.setdefault((name, base), []).append((rate, cost))
 
 def is_narrow(logs):
-    """Whether the intervals of rate and CPU time tell enough."""
+    """Whether more runs of the same layouts would tell little: the intervals over all runs are narrow."""
     return all(high - low < NARROW for _, low, high in map(estimate, zip(*logs)))
 
 def is_resolved(name):
@@ -231,10 +250,10 @@ for base in bases:
         if (name, base) in missing:
             print(f"{name:44} not in {base}: {missing[name, base]}")
             continue
-        rate, cost = (estimate(column) for column in zip(*pairs[name, base]))
+        rate, cost = (ratio(name, column) for column in zip(*pairs[name, base]))
         geometric.append((math.log(rate[0]), math.log(cost[0])))
         is_slower = min(rate[2], cost[2]) < LEAST
-        is_open = not is_slower and not is_narrow(pairs[name, base])
+        is_open = not is_slower and any(high - low >= NARROW for _, low, high in (rate, cost))
         slower, open_rows = slower + is_slower, open_rows + is_open
         shown = "".join(f"{a:.3f} ({b:.3f} .. {c:.3f}) " for a, b, c in (rate, cost))
         print(f"{name:44} {statistics.median(rates[name]) / 1e6:8.3f}M   {shown} {len(pairs[name, base]):3}{'  SLOWER' if is_slower else '  wide' if is_open else ''}")
@@ -242,7 +261,7 @@ for base in bases:
         rate, cost = (math.exp(statistics.mean(column)) for column in zip(*geometric))
         print(f"geometric mean: rate {rate:.3f}, CPU time {cost:.3f}")
 if open_rows:
-    print(f"wide: the intervals of {open_rows} rows are not narrower than {NARROW}; LIMIT gives them more time")
+    print(f"wide: the intervals of {open_rows} rows are not narrower than {NARROW}; LIMIT gives them more time{', and LAYOUTS more layouts' if layouts > 1 else ''}")
 if not pairs:
     error("no base can run any of these rows, so nothing was compared")
 if slower:
