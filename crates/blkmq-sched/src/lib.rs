@@ -54,7 +54,7 @@ pub use mq_deadline::MqDeadline;
 pub use registry::{Description, Priorities, SCHEDULERS, replay, scheduler};
 pub use report::{Event, Report, Ticket};
 pub use scheduler::{
-    Admission, FastRequest, Feedback, FeedbackKind, MOST_NEWCOMERS, Outstanding, Passing, PerHctx, Replay, Scheduler,
+    Admission, FastRequest, Feedback, FeedbackKind, MAX_FAST_BATCH, Outstanding, Passing, PerHctx, Replay, Scheduler,
     Setting, Tally,
 };
 pub use throttle::{FoldObserver, Latency, NewDepths, Sums, Throttle};

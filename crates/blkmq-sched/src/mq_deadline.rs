@@ -297,9 +297,9 @@ impl Scheduler for MqDeadline {
         Some(self.start_sorted(item))
     }
 
-    /// COST: the newcomers are sorted; no slot is touched.
-    fn dispatch_fast(&mut self, newcomers: &[FastRequest], now: Time, order: &mut [u8]) -> bool {
-        self.hand(newcomers, now, order)
+    /// COST: the batch is sorted; no slot is touched.
+    fn dispatch_fast(&mut self, batch: &[FastRequest], now: Time, order: &mut [u8]) -> bool {
+        self.order_fast(batch, now, order)
     }
 
     fn len(&self) -> usize {

@@ -139,8 +139,8 @@ pub struct FastRequest {
 /// Linux's largest default of `nr_requests`. A policy counts with it until the queue tells its own number.
 pub(crate) const DEFAULT_NR_REQUESTS: u32 = 256;
 
-/// The largest number of requests that are handed through a scheduler at once ([`Scheduler::dispatch_fast`]).
-pub const MOST_NEWCOMERS: usize = 64;
+/// The largest batch of [`Scheduler::dispatch_fast`].
+pub const MAX_FAST_BATCH: usize = 64;
 
 /// A policy: which request next?
 ///
@@ -191,15 +191,14 @@ pub trait Scheduler: Send + fmt::Debug {
         None
     }
 
-    /// Takes in requests that come together, sorted, and hands all of them out at once. `order` gets their places in
-    /// `newcomers`, in the order in which as many calls of [`dispatch`](Self::dispatch) behind an
-    /// [`insert`](Self::insert) of each would have named them. The scheduler then is as it would be after these calls.
-    /// Returns false, and changes nothing, where that is not simple: something waits already, two of the requests could
-    /// merge, or one would be held back. The default always returns false.
+    /// Inserts a batch of requests and dispatches all of them at once. `order` gets their places in `batch`, in the
+    /// order in which as many calls of [`dispatch`](Self::dispatch) behind an [`insert`](Self::insert) of each would
+    /// have named them. The scheduler then is as it would be after these calls. Returns false, and changes nothing,
+    /// where that is not simple: something waits already, two of the requests could merge, or one would be held back.
+    /// The default always returns false.
     ///
-    /// All are of one operation and one class of priority. `order` has as many places as there are newcomers,
-    /// [`MOST_NEWCOMERS`] at most.
-    fn dispatch_fast(&mut self, _newcomers: &[FastRequest], _now: Time, _order: &mut [u8]) -> bool {
+    /// All are of one operation and one class of priority. `order` is as long as `batch`, [`MAX_FAST_BATCH`] at most.
+    fn dispatch_fast(&mut self, _batch: &[FastRequest], _now: Time, _order: &mut [u8]) -> bool {
         false
     }
 

@@ -260,19 +260,19 @@ impl Scheduler for Watched {
         Some(PerHctx { scheduler, throttle })
     }
 
-    fn dispatch_fast(&mut self, newcomers: &[FastRequest], now: Time, order: &mut [u8]) -> bool {
-        if !self.inner.dispatch_fast(newcomers, now, order) {
+    fn dispatch_fast(&mut self, batch: &[FastRequest], now: Time, order: &mut [u8]) -> bool {
+        if !self.inner.dispatch_fast(batch, now, order) {
             return false;
         }
         let value = self.value();
-        for FastRequest { rq, info } in newcomers {
+        for FastRequest { rq, info } in batch {
             let verdict = self.roster.insert(*rq, info.client);
             self.roster.dispatch(*rq);
             self.judge(verdict);
             self.witness.tell(Event::Inserted { value, rq: *rq, info: *info, at: InsertAt::Sorted, now });
         }
         for place in order {
-            self.witness.tell(Event::Chosen { rq: newcomers[usize::from(*place)].rq, now });
+            self.witness.tell(Event::Chosen { rq: batch[usize::from(*place)].rq, now });
         }
         true
     }

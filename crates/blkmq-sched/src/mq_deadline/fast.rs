@@ -1,33 +1,33 @@
-//! Handing requests through. Requests that come together while nothing waits, and leave together, need no tree, no list
-//! of arrivals and no hash. Sorting them gives the order that insertion and choice would give.
+//! Fast-path dispatch. Requests that come together while nothing waits, and leave together, need no tree, no list of
+//! arrivals and no hash. Sorting them gives the order that insertion and dispatch would give.
 
 use super::MqDeadline;
 use super::level::Direction;
-use crate::scheduler::MOST_NEWCOMERS;
+use crate::scheduler::MAX_FAST_BATCH;
 use crate::{FastRequest, Info, Op, Time};
 
 impl MqDeadline {
-    /// Puts newcomers in order, if nothing waits, and no other class is queued.
+    /// Orders a batch, if nothing waits, and no other class is queued.
     #[inline]
-    pub(super) fn hand(&mut self, newcomers: &[FastRequest], now: Time, order: &mut [u8]) -> bool {
-        let number = newcomers.len();
-        debug_assert_eq!(order.len(), number, "the order has a place for each newcomer");
-        let Some(FastRequest { info: like, .. }) = newcomers.first() else { return self.requests.len() == 0 };
+    pub(super) fn order_fast(&mut self, batch: &[FastRequest], now: Time, order: &mut [u8]) -> bool {
+        let number = batch.len();
+        debug_assert_eq!(order.len(), number, "the order has a place for each request");
+        let Some(FastRequest { info: like, .. }) = batch.first() else { return self.requests.len() == 0 };
         let (class, direction) = (like.priority.class, Direction::of(like.op));
         let is_alike = |info: &Info| (info.priority.class, info.op) == (class, like.op);
         debug_assert!(
-            newcomers.iter().all(|newcomer| is_alike(&newcomer.info)),
-            "newcomers are of one class and one operation"
+            batch.iter().all(|request| is_alike(&request.info)),
+            "the requests are of one class and one operation"
         );
         let is_simple = self.requests.len() == 0
-            && number <= MOST_NEWCOMERS
+            && number <= MAX_FAST_BATCH
             // Discards merge without touching each other.
             && matches!(like.op, Op::Read | Op::Write)
             && *self.classes & !(1 << class.index()) == 0
-            // No newcomer has expired as soon as it is there.
+            // No request has expired as soon as it is there.
             && now.after(self.tunables.expire(direction)) > now;
-        let mut sorted = [0; MOST_NEWCOMERS];
-        if !is_simple || !sort(newcomers, &mut sorted[..number]) {
+        let mut sorted = [0; MAX_FAST_BATCH];
+        if !is_simple || !sort(batch, &mut sorted[..number]) {
             return false;
         }
         let counts = &mut *self.levels[class.index()].counts;
@@ -37,7 +37,7 @@ impl MqDeadline {
         self.note_queued(class);
 
         let sorted = &sorted[..number];
-        let info = |place: u8| &newcomers[usize::from(place)].info;
+        let info = |place: u8| &batch[usize::from(place)].info;
         let pos = *self.levels[class.index()].queue(direction).latest_pos;
         let (mut from, mut end, mut begins) = (0, number, false);
         while from < end && info(sorted[from]).sector < pos {
@@ -55,12 +55,12 @@ impl MqDeadline {
             if from == 0 {
                 break;
             }
-            // Behind the last newcomer by sector a new batch begins, with the oldest one and those that follow it by
-            // sector.
+            // Behind the last request by sector a new dispatch batch begins, with the oldest request and those that
+            // follow it by sector.
             (end, begins) = (from, true);
             from = (0..end).min_by_key(|at| sorted[*at]).unwrap_or(0);
         }
-        debug_assert!(places.next().is_none(), "each newcomer has a place in the order");
+        debug_assert!(places.next().is_none(), "each request has a place in the order");
         true
     }
 
@@ -86,12 +86,12 @@ impl MqDeadline {
     }
 }
 
-/// Sorts the places of the newcomers by sector. Returns whether there are sectors between each of them and the next:
+/// Sorts the places of the requests by sector. Returns whether there are sectors between each of them and the next:
 /// then none merge, and each is next in order behind the one before it.
 #[inline]
-fn sort(newcomers: &[FastRequest], places: &mut [u8]) -> bool {
-    debug_assert_eq!(newcomers.len(), places.len(), "there is a place for each newcomer");
-    let info = |place: u8| &newcomers[usize::from(place)].info;
+fn sort(batch: &[FastRequest], places: &mut [u8]) -> bool {
+    debug_assert_eq!(batch.len(), places.len(), "there is a place for each request");
+    let info = |place: u8| &batch[usize::from(place)].info;
     for (number, place) in (0..).zip(places.iter_mut()) {
         *place = number;
     }

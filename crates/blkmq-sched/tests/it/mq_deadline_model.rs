@@ -7,8 +7,8 @@ use crate::bench::TIGHT as LIMITS;
 use crate::model::Model;
 use crate::random::{Random, from_env};
 use blkmq_sched::{
-    ClientId, FastRequest, Feedback, FeedbackKind, Info, InsertAt, IoPriority, MOST_NEWCOMERS, MergeLevel, MergeLimits,
-    Op, Replay, RqId, Setting, Tally, Time, replay,
+    FastRequest, Feedback, FeedbackKind, Info, InsertAt, IoPriority, MAX_FAST_BATCH, MergeLevel, MergeLimits, Op,
+    Replay, RqId, Setting, Tally, Time, replay,
 };
 
 /// One step of a run. Numbers are taken modulo the range that makes sense.
@@ -157,23 +157,23 @@ impl Run {
             // So that no other class is queued.
             self.complete_all();
         }
-        let newcomer = |(id, info): (u64, &Info)| FastRequest { rq: RqId(id), info: *info };
-        let newcomers: Vec<FastRequest> = (self.next_id..).zip(infos).map(newcomer).collect();
+        let request = |(id, info): (u64, &Info)| FastRequest { rq: RqId(id), info: *info };
+        let batch: Vec<FastRequest> = (self.next_id..).zip(infos).map(request).collect();
         let mut order = vec![u8::MAX; infos.len()];
         let Some(like) = infos.first() else { return };
         assert!(infos.iter().all(|info| (info.op, info.priority.class) == (like.op, like.priority.class)));
-        if !self.scheduler.dispatch_fast(&newcomers, self.now, &mut order) {
+        if !self.scheduler.dispatch_fast(&batch, self.now, &mut order) {
             infos.iter().for_each(|info| self.submit(info));
             return;
         }
         assert_eq!(self.model.len(), 0, "something waited");
         self.next_id += infos.len() as u64;
-        for FastRequest { rq, info } in &newcomers {
+        for FastRequest { rq, info } in &batch {
             assert_eq!(self.model.merge(info), None);
             self.model.insert(*rq, info, InsertAt::Sorted, self.now);
         }
         for place in order.into_iter().map(usize::from) {
-            let FastRequest { rq, info } = newcomers[place];
+            let FastRequest { rq, info } = batch[place];
             assert_eq!(self.model.dispatch(self.now), Some(rq));
             self.in_driver.push((rq, info));
         }
@@ -302,10 +302,9 @@ fn info(shape: u64, sector: u64, nr_sectors: u64, class: u64) -> Info {
         op,
         sync: op == Op::Read,
         priority: IoPriority { class: crate::model::class(class), level: 4 },
-        client: ClientId(0),
-        ctx: 0,
         merge,
         merge_key: u64::from((shape / 512).is_multiple_of(8)),
+        ..Info::default()
     }
 }
 
@@ -321,9 +320,9 @@ impl Random {
         Info { op: near.op, priority: near.priority, merge_key: near.merge_key, ..newcomer }
     }
 
-    /// Newcomers of one class and operation. In some sets no two touch, in others two do.
-    fn newcomers(&mut self, class: u64) -> Vec<Info> {
-        let most = if self.below(4) == 0 { MOST_NEWCOMERS as u64 + 1 } else { 6 };
+    /// Requests of one class and operation. In some sets no two touch, in others two do.
+    fn fast_batch(&mut self, class: u64) -> Vec<Info> {
+        let most = if self.below(4) == 0 { MAX_FAST_BATCH as u64 + 1 } else { 6 };
         let (shape, number) = (self.next(), 1 + self.below(most));
         let room = number * (8 << self.below(6));
         (0..number).map(|_| info(shape, self.below(room), self.below(6), class)).collect()
@@ -340,7 +339,7 @@ impl Random {
         };
         match self.below(1000) {
             _ if self.below(100) == 0 => Step::Resume,
-            _ if self.below(50) == 0 => Step::Through { infos: self.newcomers(class) },
+            _ if self.below(50) == 0 => Step::Through { infos: self.fast_batch(class) },
             0..60 => Step::Insert { info, at: InsertAt::Sorted },
             60..80 => Step::Insert { info, at: InsertAt::Head },
             80..200 => Step::Merge { info },

@@ -123,14 +123,14 @@ impl Outbox {
 }
 
 /// The most operations named in one notification: their slots take 64 bytes of the stack, a cache line.
-const MOST_TOLD: usize = 32;
+const MAX_NOTIFIED: usize = 32;
 
 /// Delivers operations to a submitter whose [`Notify`](crate::Notify) is told which they are: a part of a split one
 /// stands for the whole. Their slots are noted before delivery, because they belong to the submitter afterwards.
 #[cold]
 fn send_telling(q: &Queue, mut list: RqList, thread: &ThreadState, by: u16) {
     while !list.is_empty() {
-        let (mut slots, mut nr) = ([0; MOST_TOLD], 0);
+        let (mut slots, mut nr) = ([0; MAX_NOTIFIED], 0);
         let some = list.take_while(&q.slots, |rq| {
             let Some(slot) = slots.get_mut(nr) else { return false };
             let body = rq.body();

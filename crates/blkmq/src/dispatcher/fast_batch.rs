@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use blkmq_sched::{FastRequest, MOST_NEWCOMERS};
+use blkmq_sched::{FastRequest, MAX_FAST_BATCH};
 
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::insert::Plug;
@@ -22,7 +22,7 @@ pub(super) struct FastBatch {
 impl FastBatch {
     /// Reserves room for the largest batch, so that nothing is allocated later.
     pub(super) fn new() -> Self {
-        Self { known: Vec::with_capacity(MOST_NEWCOMERS), hctx: 0, hctxs: Vec::with_capacity(MOST_NEWCOMERS) }
+        Self { known: Vec::with_capacity(MAX_FAST_BATCH), hctx: 0, hctxs: Vec::with_capacity(MAX_FAST_BATCH) }
     }
 
     /// Replaces the batch by the requests at the front of a list that may go together, at most `most` of them. Each is
@@ -35,7 +35,7 @@ impl FastBatch {
         most: usize,
         mut prepare: impl FnMut(&mut Request<'q>),
     ) -> RqList {
-        debug_assert!(most <= MOST_NEWCOMERS, "no more than may go together are noted");
+        debug_assert!(most <= MAX_FAST_BATCH, "no more than may go together are noted");
         self.known.clear();
         self.hctxs.clear();
         list.take_while(slots, |rq| {
@@ -50,7 +50,7 @@ impl FastBatch {
     /// Adds a request, if it may go with those before it.
     #[inline]
     fn note(&mut self, rq: &Request<'_>) -> bool {
-        debug_assert!(rq.body().tag.is_none(), "a newcomer has no tag yet: {rq:?}");
+        debug_assert!(rq.body().tag.is_none(), "a request of the batch has no tag yet: {rq:?}");
         if rq.body().flush != FlushStep::None || rq.flags().at_head {
             return false;
         }
@@ -91,7 +91,7 @@ impl FastBatch {
     /// indices.
     #[inline]
     pub(super) fn run(&self, begin: usize) -> Option<(u16, Range<usize>)> {
-        debug_assert!(begin <= self.known.len(), "run {begin} begins behind the last newcomer");
+        debug_assert!(begin <= self.known.len(), "run {begin} begins behind the last request");
         if !self.is_mixed() {
             return (begin < self.known.len()).then_some((self.hctx, begin..self.known.len()));
         }
@@ -106,7 +106,7 @@ impl FastBatch {
     /// COST: a sort of small numbers, unless all go to one hardware queue.
     #[inline]
     pub(super) fn gather(&self, order: &mut [u8]) {
-        debug_assert_eq!(order.len(), self.known.len(), "each newcomer has a place in the order");
+        debug_assert_eq!(order.len(), self.known.len(), "each request has a place in the order");
         if self.is_mixed() {
             self.gather_some(order);
         }
@@ -116,9 +116,9 @@ impl FastBatch {
     fn gather_some(&self, order: &mut [u8]) {
         debug_assert!(
             order.iter().all(|place| usize::from(*place) < order.len()),
-            "{order:?} names places of newcomers"
+            "{order:?} names places of requests"
         );
-        let mut keys = [0_u32; MOST_NEWCOMERS];
+        let mut keys = [0_u32; MAX_FAST_BATCH];
         let keys = &mut keys[..order.len()];
         for ((rank, place), key) in (0..).zip(&*order).zip(keys.iter_mut()) {
             *key = u32::from(self.hctxs[usize::from(*place)]) << 16 | rank << 8 | u32::from(*place);
@@ -137,11 +137,11 @@ impl Dispatcher {
     pub(super) fn note_fast_batch(&mut self, domain: &Domain, plug: &mut Plug<'_>) -> bool {
         let Plug { starting, mapping, requests, .. } = plug;
         debug_assert!(!requests.is_empty(), "there are requests to note");
-        if requests.len() > MOST_NEWCOMERS || domain.has_waiting() {
+        if requests.len() > MAX_FAST_BATCH || domain.has_waiting() {
             return false;
         }
         let slots = &starting.q.slots;
-        let noted = self.fast_batch.note_front(requests, slots, MOST_NEWCOMERS, |rq| _ = mapping.assign(rq));
+        let noted = self.fast_batch.note_front(requests, slots, MAX_FAST_BATCH, |rq| _ = mapping.assign(rq));
         let rest = std::mem::replace(requests, noted);
         let all_may_go = rest.is_empty();
         debug_assert_eq!(requests.len(), self.fast_batch.known.len(), "each request that may go was noted");

@@ -4,7 +4,7 @@
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-use blkmq_sched::MOST_NEWCOMERS;
+use blkmq_sched::MAX_FAST_BATCH;
 
 use super::index::{NIL, SlotIndex};
 use super::slot::{AHEAD, Slot, Slots};
@@ -208,12 +208,12 @@ impl RqList {
     /// Puts the requests in another order: `order` names the present place of each.
     ///
     /// # Panics
-    /// If there are more than [`MOST_NEWCOMERS`], or `order` does not name each of them once: a request would be lost.
+    /// If there are more than [`MAX_FAST_BATCH`], or `order` does not name each of them once: a request would be lost.
     pub(crate) fn reorder(&mut self, order: &[u8]) {
         if let ([0], 1) = (order, self.len) {
             return;
         }
-        let mut slots = [None; MOST_NEWCOMERS];
+        let mut slots = [None; MAX_FAST_BATCH];
         assert!(order.len() == self.len && self.len <= slots.len(), "an order names each request");
         slots.iter_mut().zip(self.slots()).for_each(|(location, slot)| *location = Some(slot));
         // The slots are taken out one by one, so each is linked once. The list then holds the same slots as before.

@@ -25,11 +25,11 @@ pub(super) fn dispatch(dispatcher: &mut Dispatcher, q: &Queue, now: Time, bound:
 fn dispatch_batches(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: Time, bound: usize) -> usize {
     let (index, thread) = (domain.first_hctx(), dispatcher.thread(q));
     let first = q.hctxs.get(index);
-    let mut chosen = 0;
+    let mut dispatched = 0;
     // In a queue with several domains, this thread may hold requests that the driver gave back while the thread was in
     // another domain. They come before those dispatched from here on. This thread sets WAITING when it puts them on the
     // dispatch list, and then this domain is checked again.
-    while chosen < bound && domain.nr_waiting() > 0 && dispatcher.requeued.is_empty() {
+    while dispatched < bound && domain.nr_waiting() > 0 && dispatcher.requeued.is_empty() {
         // As in Linux, this rule holds only if all requests that wait here go to one hardware queue.
         let is_busy = domain.is_for_first_hctx() && first.is_busy();
         if is_busy && first.stalled.load(Ordering::Relaxed) {
@@ -45,13 +45,13 @@ fn dispatch_batches(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now
                 break;
             }
         }
-        let limit = if is_busy { 1 } else { bound - chosen };
+        let limit = if is_busy { 1 } else { bound - dispatched };
         let got = domain.enter(q, thread, dispatcher, now, |section| {
             let got = section.dispatch_batch(limit);
             section.dispatcher.append_ready(q);
             got
         });
-        chosen += got.ready;
+        dispatched += got.ready;
         if !got.goes_on {
             break;
         }
@@ -64,5 +64,5 @@ fn dispatch_batches(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now
             }
         }
     }
-    chosen
+    dispatched
 }

@@ -63,32 +63,32 @@ pub(super) fn dispatch_by<'q>(
 }
 
 /// Dispatches where each thread does so for itself, in each domain that is due: inserts requests of the backlog, then
-/// dispatches by `choose`, up to a bound.
+/// dispatches by `dispatch_from`, up to a bound.
 #[inline]
 pub(super) fn dispatch_ordered<'q>(
     dispatcher: &mut Dispatcher,
     q: &'q Queue,
     now: Time,
     bound: usize,
-    mut choose: impl FnMut(&mut Dispatcher, &'q Domain, usize) -> usize,
+    mut dispatch_from: impl FnMut(&mut Dispatcher, &'q Domain, usize) -> usize,
 ) -> Dispatched {
     Dispatched::all(dispatcher.dispatch_for_itself(q, bound, |dispatcher, bound| {
-        let (mut due, mut chosen) = (q.due_domains(dispatcher.thread), 0);
+        let (mut due, mut dispatched) = (q.due_domains(dispatcher.thread), 0);
         while let Some(domain) = due.next() {
             // Without a pending event there is no more room than the last thread found.
             if domain.nr_backlog() > 0 && dispatcher.has_pending_event {
                 insert_without_room(dispatcher, q, domain, now);
             }
-            let got = choose(dispatcher, domain, bound.saturating_sub(chosen));
+            let got = dispatch_from(dispatcher, domain, bound.saturating_sub(dispatched));
             if got > 0 {
                 due.note_given();
             }
-            chosen += got;
-            if chosen >= bound {
+            dispatched += got;
+            if dispatched >= bound {
                 break;
             }
         }
-        chosen
+        dispatched
     }))
 }
 

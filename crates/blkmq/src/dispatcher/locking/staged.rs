@@ -121,7 +121,7 @@ fn insert_buckets(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: 
 /// COST: beside the hold two exchanges of the shared word; for a thread that finds another one dispatching a load, a
 /// fence and one exchange.
 fn dispatch_alone(dispatcher: &mut Dispatcher, q: &Queue, domain: &Domain, now: Time) -> Batch {
-    debug_assert!(domain.is_whole(), "one thread chooses for the whole queue");
+    debug_assert!(domain.is_whole(), "one thread dispatches for the whole queue");
     let thread = dispatcher.thread(q);
     let kicks = dispatcher.has_pending_event || !unless_mutated("staged.pending_event");
     let held = if kicks { domain.dispatching.hold_or_kick() } else { domain.dispatching.try_hold() };

@@ -11,7 +11,7 @@
 //! Published requests are dispatched in the order of their publication, and not in rounds of their submitters, because
 //! all of them go at once, or all that the rounds would take.
 
-use blkmq_sched::MOST_NEWCOMERS;
+use blkmq_sched::MAX_FAST_BATCH;
 
 use super::Section;
 use crate::dispatcher::Dispatcher;
@@ -100,7 +100,7 @@ impl<'q> Section<'q, '_> {
         );
         let like = self.dispatcher.fast_batch.known.first()?.info;
         let number = run.len();
-        let (mut tags, mut order) = ([Tag(0); MOST_NEWCOMERS], [0; MOST_NEWCOMERS]);
+        let (mut tags, mut order) = ([Tag(0); MAX_FAST_BATCH], [0; MAX_FAST_BATCH]);
         let (tags, order) = (&mut tags[..number], &mut order[..number]);
         if !self.hold.may_dispatch_fast_like(self.q, &like) || !self.take_tags(tags, order) {
             return None;
@@ -161,7 +161,7 @@ impl<'q> Section<'q, '_> {
         order: &[u8],
         starting: Option<&StartBatch<'q>>,
     ) -> u64 {
-        debug_assert!(run.len() == tags.len() && run.len() == order.len(), "each newcomer has a tag and a place");
+        debug_assert!(run.len() == tags.len() && run.len() == order.len(), "each request has a tag and a place");
         let Self { q, domain, dispatcher, .. } = self;
         let q = *q;
         run.reorder(order);

@@ -24,7 +24,7 @@ use blkmq_sync::{Named, Tracked};
 pub(crate) const ROUNDS: usize = 64;
 
 // So that the whole front can take the fast path together.
-const _: () = assert!(ROUNDS <= blkmq_sched::MOST_NEWCOMERS);
+const _: () = assert!(ROUNDS <= blkmq_sched::MAX_FAST_BATCH);
 
 /// Words of a set of threads.
 const NR_WORDS: usize = MAX_THREADS / 64;

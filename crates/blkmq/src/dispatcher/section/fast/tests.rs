@@ -58,7 +58,7 @@ impl Scheduler for Noting {
             return false;
         }
         (0..).zip(order.iter_mut().rev()).for_each(|(number, place)| *place = number);
-        let places = fast_batch.iter().map(|newcomer| newcomer.info.sector / APART).collect();
+        let places = fast_batch.iter().map(|request| request.info.sector / APART).collect();
         locked(&self.steps).push(Step::Through(places));
         true
     }
