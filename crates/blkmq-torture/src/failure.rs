@@ -295,7 +295,7 @@ impl Kept {
 
 #[cfg(test)]
 mod tests {
-    use blkmq_sched::{ClientId, Info, InsertAt, MergeLevel, Op, Time};
+    use blkmq_sched::{Info, InsertAt, MergeLevel, Op, Time};
     use blkmq_virtual::Flags;
 
     use super::super::event::Asked;
@@ -323,11 +323,8 @@ mod tests {
             nr_segments: 1,
             op: Op::Read,
             sync: true,
-            priority: Default::default(),
-            client: ClientId(0),
-            ctx: 0,
             merge: MergeLevel::Full,
-            merge_key: 0,
+            ..Info::default()
         };
         Event::Inserted { value: 0, rq: RqId(rq), info, at: InsertAt::Sorted, now: Time(0) }
     }

@@ -376,9 +376,8 @@ fn info(event: &Event, client: ClientId, priority: IoPriority) -> Info {
         sync: op.is_read() || event.category.contains(Category::SYNC),
         priority,
         client,
-        ctx: 0,
         merge: MergeLevel::Full,
-        merge_key: 0,
+        ..Info::default()
     }
 }
 

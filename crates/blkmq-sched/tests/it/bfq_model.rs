@@ -202,11 +202,8 @@ impl World {
             nr_segments: 1,
             op,
             sync: op.is_read(),
-            priority: IoPriority::default(),
             client: self.client(of),
-            ctx: 0,
-            merge: MergeLevel::Never,
-            merge_key: 0,
+            ..Info::default()
         }
     }
 

@@ -1,8 +1,7 @@
 //! The knobs of mq-deadline are the kernel's, and every scheduler's keep their ranges.
 
 use blkmq_sched::{
-    Admission, ClientId, Info, IoPriority, KnobError, MergeLevel, Op, Outstanding, SCHEDULERS, Scheduler, Setting,
-    Throttle, Unit, scheduler,
+    Admission, Info, KnobError, Op, Outstanding, SCHEDULERS, Scheduler, Setting, Throttle, Unit, scheduler,
 };
 
 #[test]
@@ -72,18 +71,7 @@ fn those_of_a_throttle_are_linux_s_too() {
 
 /// Beside how many other requests than reads the scheduler no longer admits a write. Reads it always admits.
 fn bound(scheduler: &dyn Scheduler) -> u64 {
-    let info = |op| Info {
-        sector: 0,
-        nr_sectors: 8,
-        nr_segments: 1,
-        op,
-        sync: false,
-        priority: IoPriority::default(),
-        client: ClientId::default(),
-        ctx: 0,
-        merge: MergeLevel::Never,
-        merge_key: 0,
-    };
+    let info = |op| Info { nr_sectors: 8, nr_segments: 1, op, ..Info::default() };
     let admits =
         |op, others| scheduler.limit_depth(&info(op), Outstanding { others, nr_hctxs: 3 }) != Admission::Refused;
     assert!(admits(Op::Read, u64::MAX));

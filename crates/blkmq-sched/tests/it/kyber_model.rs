@@ -199,10 +199,9 @@ fn info(shape: u64, sector: u64, nr_sectors: u64) -> Info {
         op,
         sync: op == Op::Read,
         priority: IoPriority { class, level: 4 },
-        client: ClientId(0),
         ctx: [0, 0, 0, 63, 64, 255][(shape / 1024 % 6) as usize],
         merge,
-        merge_key: 0,
+        ..Info::default()
     }
 }
 

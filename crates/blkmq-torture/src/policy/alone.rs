@@ -149,9 +149,9 @@ impl World {
             sync: !is_async,
             priority: client.priority,
             client: client.id,
-            ctx: 0,
             merge: MergeLevel::Full,
             merge_key: client.group as u64,
+            ..Info::default()
         };
         if let Some(merge) = self.bfq.merge(&info) {
             self.clients[of].outstanding -= 1;

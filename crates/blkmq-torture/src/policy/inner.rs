@@ -3,7 +3,7 @@
 use std::fmt::{self, Debug};
 use std::ops::{Deref, DerefMut};
 
-use blkmq_sched::{Bfq, Class, ClientId, Info, InsertAt, IoPriority, MergeLevel, Op, Reason, RqId, Scheduler, Time};
+use blkmq_sched::{Bfq, Class, ClientId, Info, InsertAt, IoPriority, Op, Reason, RqId, Scheduler, Time};
 
 /// The scheduler that is watched. Of bfq it is known which it is, because bfq can be copied, and says when a time of
 /// service ends.
@@ -42,16 +42,13 @@ impl Inner {
     pub(super) fn would_hand_out(&self, class: Class, client: ClientId, op: Op, now: Time) -> bool {
         let Self::Bfq(bfq) = self else { return true };
         let info = Info {
-            sector: 0,
             nr_sectors: 8,
             nr_segments: 1,
             op,
             sync: op.is_read(),
             priority: IoPriority { class, ..IoPriority::default() },
             client,
-            ctx: 0,
-            merge: MergeLevel::Never,
-            merge_key: 0,
+            ..Info::default()
         };
         let (mut copy, rq) = (bfq.clone(), RqId(u64::MAX));
         copy.insert(rq, &info, InsertAt::Sorted, now);

@@ -14,8 +14,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use blkmq_sched::{
-    Admission, Bfq, Event as Happened, Expiration, Feedback, Info, InsertAt, MergeLevel, Op, Outstanding, Report, RqId,
-    Scheduler, Ticket, Time,
+    Admission, Bfq, Event as Happened, Expiration, Feedback, Info, InsertAt, Op, Outstanding, Report, RqId, Scheduler,
+    Ticket, Time,
 };
 
 use super::client::Client;
@@ -185,9 +185,7 @@ impl World {
             sync: true,
             priority: client.priority,
             client: client.id,
-            ctx: 0,
-            merge: MergeLevel::Never,
-            merge_key: 0,
+            ..Info::default()
         };
         self.outside.push_back((place, info));
         self.admit();

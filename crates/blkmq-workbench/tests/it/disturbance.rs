@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::mem;
 
-use blkmq_sched::{Class, ClientId, Info, InsertAt, IoPriority, MergeLevel, MergeLimits, Op, RqId, Tally, Time};
+use blkmq_sched::{Class, Info, InsertAt, IoPriority, MergeLevel, MergeLimits, Op, RqId, Tally, Time};
 use blkmq_workbench::{Classes, Settings};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -138,10 +138,8 @@ impl Recorder {
             op,
             sync: op == Op::Read,
             priority: IoPriority { class, ..IoPriority::default() },
-            client: ClientId(0),
-            ctx: 0,
             merge: MergeLevel::Full,
-            merge_key: 0,
+            ..Info::default()
         }
     }
 

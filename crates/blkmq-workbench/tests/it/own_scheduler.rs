@@ -36,18 +36,8 @@ fn the_nearest_request_is_next_on_either_side() {
     let mut insert = |rq, sector, at| {
         let (op, priority, client) = (Op::Read, IoPriority::default(), ClientId::default());
         let merge = MergeLevel::Full;
-        let info = Info {
-            sector,
-            nr_sectors: 8,
-            nr_segments: 1,
-            op,
-            sync: true,
-            priority,
-            client,
-            ctx: 0,
-            merge,
-            merge_key: 0,
-        };
+        let info =
+            Info { sector, nr_sectors: 8, nr_segments: 1, op, sync: true, priority, client, merge, ..Info::default() };
         scheduler.insert(RqId(rq), &info, at, Time(0));
     };
     for (rq, sector) in [(0, 100), (1, 1000), (2, 80), (3, 1), (4, 112)] {

@@ -7,7 +7,7 @@ use crate::common::ways::whole;
 use crate::device::{Recorder, join, read, reap, write};
 use blkmq::{QueueError, RequestQueue};
 use blkmq_sched::{
-    Admission, DispatchContext, Info, InsertAt, IoPriority, Merge, MergeLevel, Op, Outstanding, RqId, Scheduler, Time,
+    Admission, DispatchContext, Info, InsertAt, Merge, MergeLevel, Op, Outstanding, RqId, Scheduler, Time,
 };
 
 /// A scheduler that chooses the latest request first, as no scheduler of blkmq does, and counts how often it is asked
@@ -83,18 +83,8 @@ fn a_queue_changes_to_a_scheduler_of_ones_own_and_back() {
 
 #[test]
 fn a_scheduler_in_which_something_waits_is_refused() {
-    let info = Info {
-        sector: 0,
-        nr_sectors: 8,
-        nr_segments: 1,
-        op: Op::Read,
-        sync: true,
-        priority: IoPriority::default(),
-        client: blkmq_sched::ClientId(0),
-        ctx: 0,
-        merge: MergeLevel::Full,
-        merge_key: 0,
-    };
+    let info =
+        Info { nr_sectors: 8, nr_segments: 1, op: Op::Read, sync: true, merge: MergeLevel::Full, ..Info::default() };
     let used = || {
         let mut scheduler = Box::<LatestFirst>::default();
         scheduler.insert(RqId(1), &info, InsertAt::Sorted, Time(0));

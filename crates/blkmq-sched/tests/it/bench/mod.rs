@@ -79,18 +79,7 @@ pub(crate) fn shown(scheduler: &(impl Scheduler + ?Sized)) -> String {
 
 /// An operation of eight sectors in class best-effort.
 pub(crate) fn of(op: Op, sector: u64) -> Info {
-    Info {
-        sector,
-        nr_sectors: 8,
-        nr_segments: 1,
-        op,
-        sync: true,
-        priority: IoPriority::default(),
-        client: ClientId(0),
-        ctx: 0,
-        merge: MergeLevel::Full,
-        merge_key: 0,
-    }
+    Info { sector, nr_sectors: 8, nr_segments: 1, op, sync: true, merge: MergeLevel::Full, ..Info::default() }
 }
 
 pub(crate) fn read(sector: u64) -> Info {

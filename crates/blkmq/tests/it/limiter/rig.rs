@@ -9,10 +9,10 @@ use blkmq::driver::Driver;
 use blkmq::driver::harness::Harness;
 use blkmq::sched::limiter::{Limiter, Progress, Target};
 use blkmq::sched::{
-    ClientSettings, Event, Feedback, FeedbackKind, Info, InsertAt, MergeLevel, Op, Report, RqId, Scheduler, Setting,
-    Ticket, scheduler,
+    ClientSettings, Event, Feedback, FeedbackKind, Info, InsertAt, Op, Report, RqId, Scheduler, Setting, Ticket,
+    scheduler,
 };
-use blkmq::{Bio, Buffer, Buffers, ClientId, IoPriority, Time};
+use blkmq::{Bio, Buffer, Buffers, ClientId, Time};
 
 pub(crate) const US: u64 = 1000;
 pub(crate) const MS: u64 = 1000 * US;
@@ -271,11 +271,8 @@ impl<'d> Rig<'d> {
             nr_segments: 1,
             op,
             sync,
-            priority: IoPriority::default(),
             client: client(load),
-            ctx: 0,
-            merge: MergeLevel::Never,
-            merge_key: 0,
+            ..Info::default()
         };
         let id = self.next_id;
         self.next_id += 1;
