@@ -2,7 +2,7 @@
 //!
 //! A [`Load`] takes the same memory whatever the trace's length. [`reader`] follows the operations that are outstanding
 //! in the trace, [`lane`] puts those of each submitter in the order in which they are played, and [`spool`] keeps them
-//! in a temporary file. They cannot stay in the trace alone: submitters that are played as fast as possible move apart
+//! in temporary files. They cannot stay in the trace alone: submitters that are played as fast as possible move apart
 //! without a limit, and one pass over the trace serves all of them only in its own order.
 
 mod lane;
@@ -11,14 +11,13 @@ mod spool;
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
 use std::io;
 
 use blkmq::{Class, Flags, Op};
 
 use self::reader::Reader;
-use self::spool::Chain;
 pub(crate) use self::spool::Cursor;
+use self::spool::Spool;
 use crate::blktrace::{Action, Category, Event};
 use crate::{Classes, Latencies, TextError};
 
@@ -93,8 +92,9 @@ pub struct Traced {
 /// The operations of a trace.
 ///
 /// Memory is needed for the operations that are outstanding at one time, which are 131,072 at most, and for each
-/// process. The operations are in a temporary file in the folder that the environment's `TMPDIR` names, else `/tmp`:
-/// 31 bytes for each, which is less than the trace has for it. The file has no name and goes with the load.
+/// process. The operations are in temporary files, one for each submitter, in the folder that the environment's
+/// `TMPDIR` names, else `/tmp`: 31 bytes for each, which is less than the trace has for it. The files have no names and
+/// go with the load.
 #[derive(Debug)]
 pub struct Load {
     /// The kind of events that the operations were taken from.
@@ -108,16 +108,14 @@ pub struct Load {
     /// The sector after the last one that an operation is about.
     pub end: u64,
     /// The operations of each submitter, in the order in which they are submitted.
-    chains: Vec<Chain>,
-    /// What the chains keep in the temporary file; `None` if they are short.
-    file: Option<File>,
+    spools: Vec<Spool>,
 }
 
 impl Load {
     /// Takes the operations from `events`, ordered by time, and their priority classes from `classes`.
     ///
     /// # Errors
-    /// The first error of `events`; or the temporary file cannot be written.
+    /// The first error of `events`; or a temporary file cannot be written.
     pub fn read(events: impl Iterator<Item = Result<Event, TextError>>, classes: &Classes) -> Result<Self, TextError> {
         let mut reader = Reader::new(classes, Source::Issues);
         for event in events {
@@ -143,11 +141,11 @@ impl Load {
     /// # Errors
     /// The temporary file cannot be read.
     pub(crate) fn submitters(&self) -> io::Result<Vec<(Cursor<'_>, usize)>> {
-        let submitter = |(lane, chain)| {
+        let submitter = |(lane, spool)| {
             let peaks = self.traced.peaks.iter().skip(lane).step_by(MAX_LANES);
-            Ok((Cursor::new(chain, self.file.as_ref())?, peaks.sum()))
+            Ok((Cursor::new(spool)?, peaks.sum()))
         };
-        self.chains.iter().enumerate().map(submitter).collect()
+        self.spools.iter().enumerate().map(submitter).collect()
     }
 }
 

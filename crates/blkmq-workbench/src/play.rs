@@ -93,7 +93,7 @@ pub enum PlayError {
     #[error("{0}")]
     Queue(QueueError),
     /// The temporary file that holds the operations cannot be read.
-    #[error("the temporary file with the trace's operations cannot be read: {0}")]
+    #[error("a temporary file with the trace's operations cannot be read: {0}")]
     Load(io::Error),
 }
 

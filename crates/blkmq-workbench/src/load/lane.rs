@@ -3,27 +3,31 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
-use super::spool::{Chain, Record, Spool};
+use super::spool::{Record, Spool};
 
-/// The operations of one submitter on their way into a chain.
-#[derive(Debug, Default)]
+/// The operations of one submitter on their way into the spool.
+#[derive(Debug)]
 pub(super) struct Lane {
     /// The operations that may still be in a plug, in order: number, and when they were submitted.
     plugged: VecDeque<(u64, u64)>,
     /// The operations that left their plug, by when that was and by number, behind one that may still be in a plug and
     /// may come first.
     unplugged: BTreeMap<(u64, u64), Record>,
-    pub(super) chain: Chain,
+    pub(super) spool: Spool,
 }
 
 impl Lane {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self { plugged: VecDeque::new(), unplugged: BTreeMap::new(), spool: Spool::new()? })
+    }
+
     /// Called when an operation is submitted at this time.
     pub(super) fn begin(&mut self, number: u64, time: u64) {
         self.plugged.push_back((number, time));
     }
 
-    /// Called when an operation left its plug. Operations that no other one can come before any more go to the chain.
-    pub(super) fn unplug(&mut self, number: u64, record: Record, spool: &mut Spool) -> io::Result<()> {
+    /// Called when an operation left its plug. Operations that no other one can come before any more go to the spool.
+    pub(super) fn unplug(&mut self, number: u64, record: Record) -> io::Result<()> {
         if let Ok(at) = self.plugged.binary_search_by_key(&number, |(number, _)| *number) {
             self.plugged.remove(at);
         }
@@ -32,7 +36,7 @@ impl Lane {
         let first = self.plugged.front().map(|(number, time)| (*time, *number));
         while let Some(next) = self.unplugged.first_entry().filter(|next| first.is_none_or(|first| *next.key() < first))
         {
-            spool.push(&mut self.chain, &next.remove())?;
+            self.spool.push(&next.remove())?;
         }
         Ok(())
     }

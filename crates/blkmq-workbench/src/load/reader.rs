@@ -8,7 +8,7 @@ use std::mem;
 use blkmq::Op;
 
 use super::lane::Lane;
-use super::spool::{Record, Spool};
+use super::spool::Record;
 use super::{FOLLOWED, Load, MAX_LANES, Source, Traced};
 use crate::Classes;
 use crate::blktrace::{Action, Event};
@@ -38,7 +38,6 @@ pub(super) struct Reader<'a> {
     /// Operations that are no longer followed although they have not completed, and whose pieces may still be there.
     abandoned: u64,
     lanes: Vec<Lane>,
-    spool: Spool,
 }
 
 /// What is known of a process.
@@ -87,7 +86,6 @@ impl<'a> Reader<'a> {
             flushes: VecDeque::new(),
             abandoned: 0,
             lanes: Vec::new(),
-            spool: Spool::default(),
         }
     }
 
@@ -155,8 +153,7 @@ impl<'a> Reader<'a> {
             nr_operations: self.nr_operations,
             has_changes: self.has_changes,
             end: self.end,
-            chains: self.lanes.into_iter().map(|lane| lane.chain).collect(),
-            file: self.spool.file,
+            spools: self.lanes.into_iter().map(|lane| lane.spool.flush()).collect::<io::Result<_>>()?,
         })
     }
 
@@ -171,16 +168,16 @@ impl<'a> Reader<'a> {
     }
 
     /// The number of the process that an event belongs to, in the order of the first operations.
-    fn process(&mut self, event: &Event) -> usize {
+    fn process(&mut self, event: &Event) -> io::Result<usize> {
         let process = *self.processes.entry(event.pid).or_insert(self.tasks.len());
         if process == self.tasks.len() {
             self.tasks.push(Task::default());
             self.traced.peaks.push(0);
             if process < MAX_LANES {
-                self.lanes.push(Lane::default());
+                self.lanes.push(Lane::new()?);
             }
         }
-        process
+        Ok(process)
     }
 
     /// Called when an operation is submitted.
@@ -190,7 +187,7 @@ impl<'a> Reader<'a> {
         }
         let number = self.nr_operations;
         self.nr_operations += 1;
-        let process = self.process(event);
+        let process = self.process(event)?;
         let task = &mut self.tasks[process];
         task.held.push_back(number);
         task.outstanding += 1;
@@ -243,7 +240,7 @@ impl<'a> Reader<'a> {
         if let Ok(at) = held.binary_search(&number) {
             held.remove(at);
         }
-        self.lanes[process % MAX_LANES].unplug(number, record, &mut self.spool)
+        self.lanes[process % MAX_LANES].unplug(number, record)
     }
 
     /// Called when a process empties its plug: the operations in it go on.

@@ -1,8 +1,7 @@
-//! Operations in a temporary file.
+//! Operations in temporary files.
 
-use std::collections::VecDeque;
 use std::fs::File;
-use std::io;
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
 
 use blkmq::{Class, Flags, Op};
@@ -12,12 +11,6 @@ use crate::blktrace::{Category, Event};
 
 /// Bytes of an operation in the file.
 const RECORD_BYTES: usize = 31;
-
-/// Operations of a block. A block is read and written at once.
-const BLOCK_RECORDS: usize = 256;
-
-/// Bytes of a block: its operations, then the place of the next block of its chain.
-const BLOCK_BYTES: usize = BLOCK_RECORDS * RECORD_BYTES + 8;
 
 /// An operation as the file holds it: what the trace says of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,14 +64,16 @@ impl Record {
         Operation { time, unplugged, op, sector, nr_sectors: self.nr_sectors(), flags, class }
     }
 
-    fn write(&self, out: &mut Vec<u8>) {
-        [self.time, self.unplugged, self.sector].iter().for_each(|long| out.extend(long.to_le_bytes()));
-        out.extend(self.bytes.to_le_bytes());
-        out.extend(self.category.0.to_le_bytes());
-        out.push(self.class.index() as u8);
+    fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        for long in [self.time, self.unplugged, self.sector] {
+            out.write_all(&long.to_le_bytes())?;
+        }
+        out.write_all(&self.bytes.to_le_bytes())?;
+        out.write_all(&self.category.0.to_le_bytes())?;
+        out.write_all(&[self.class.index() as u8])
     }
 
-    fn read(bytes: &[u8]) -> Self {
+    fn read(bytes: &[u8; RECORD_BYTES]) -> Self {
         let long = |at: usize| bytes[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         Self {
             time: long(0),
@@ -91,119 +86,86 @@ impl Record {
     }
 }
 
-/// The operations of one submitter: full blocks in the file, each with the place of the next one, and the rest in
-/// memory.
-#[derive(Debug, Default)]
-pub(super) struct Chain {
-    /// The place of the first block.
-    first: u64,
-    /// The place of the next block to be written.
-    next: u64,
-    /// Blocks in the file.
-    nr_blocks: u64,
-    /// Operations that are in no block yet.
-    rest: Vec<u8>,
-}
-
-/// The file under construction.
-#[derive(Debug, Default)]
+/// The operations of one submitter, in a temporary file.
+#[derive(Debug)]
 pub(super) struct Spool {
-    /// Made with the first full block.
-    pub(super) file: Option<File>,
-    /// Blocks in the file, and those that a chain goes on with.
-    nr_blocks: u64,
+    pub(super) file: BufWriter<File>,
+    nr_operations: u64,
 }
 
 impl Spool {
-    /// Adds an operation to a chain.
-    pub(super) fn push(&mut self, chain: &mut Chain, record: &Record) -> io::Result<()> {
-        record.write(&mut chain.rest);
-        if chain.rest.len() < BLOCK_RECORDS * RECORD_BYTES {
-            return Ok(());
-        }
-        if chain.nr_blocks == 0 {
-            chain.first = self.place();
-            chain.next = chain.first;
-        }
-        let next = self.place();
-        chain.rest.extend(next.to_le_bytes());
-        let file = match &mut self.file {
-            Some(file) => file,
-            none => none.insert(tempfile::tempfile()?),
-        };
-        file.write_all_at(&chain.rest, chain.next)?;
-        chain.next = next;
-        chain.nr_blocks += 1;
-        chain.rest.clear();
-        Ok(())
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self { file: BufWriter::new(tempfile::tempfile()?), nr_operations: 0 })
     }
 
-    /// The place of a new block.
-    const fn place(&mut self) -> u64 {
-        let at = self.nr_blocks * BLOCK_BYTES as u64;
-        self.nr_blocks += 1;
-        at
+    /// Adds an operation.
+    pub(super) fn push(&mut self, record: &Record) -> io::Result<()> {
+        self.nr_operations += 1;
+        record.write(&mut self.file)
+    }
+
+    /// Writes what is buffered. Called before anything is read.
+    pub(super) fn flush(mut self) -> io::Result<Self> {
+        self.file.flush()?;
+        Ok(self)
     }
 }
 
-/// Reads the operations of a chain in order.
+/// Reads a file from its beginning, whatever others read of it.
+#[derive(Debug)]
+struct Reading<'l> {
+    file: &'l File,
+    at: u64,
+}
+
+impl Read for Reading<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let len = self.file.read_at(bytes, self.at)?;
+        self.at += len as u64;
+        Ok(len)
+    }
+}
+
+/// Reads the operations of a spool in order.
 #[derive(Debug)]
 pub(crate) struct Cursor<'l> {
-    chain: &'l Chain,
-    file: Option<&'l File>,
-    /// Blocks of the chain that have not been read, and the place of the next one.
+    records: BufReader<Reading<'l>>,
+    /// Operations behind the next one.
     left: u64,
-    next: u64,
-    /// The rest of the chain has not been read.
-    has_rest: bool,
-    ready: VecDeque<Operation>,
+    next: Option<Operation>,
 }
 
 impl<'l> Cursor<'l> {
     /// # Errors
     /// The temporary file cannot be read.
-    pub(super) fn new(chain: &'l Chain, file: Option<&'l File>) -> io::Result<Self> {
-        let (left, next) = (chain.nr_blocks, chain.first);
-        let mut cursor = Self { chain, file, left, next, has_rest: true, ready: VecDeque::new() };
-        cursor.refill()?;
+    pub(super) fn new(spool: &'l Spool) -> io::Result<Self> {
+        let records = BufReader::new(Reading { file: spool.file.get_ref(), at: 0 });
+        let mut cursor = Self { records, left: spool.nr_operations, next: None };
+        cursor.pop_front()?;
         Ok(cursor)
     }
 
     /// The next operation; `None` if there is none.
-    pub(crate) fn front(&self) -> Option<&Operation> {
-        self.ready.front()
+    pub(crate) const fn front(&self) -> Option<&Operation> {
+        self.next.as_ref()
     }
 
-    /// Removes the next operation, and reads on if that was the last one in memory.
+    /// Removes the next operation, and reads the one behind it.
     ///
     /// # Errors
     /// The temporary file cannot be read.
     pub(crate) fn pop_front(&mut self) -> io::Result<()> {
-        self.ready.pop_front();
-        if self.ready.is_empty() { self.refill() } else { Ok(()) }
-    }
-
-    /// Removes all operations.
-    pub(crate) fn clear(&mut self) {
-        (self.left, self.has_rest) = (0, false);
-        self.ready.clear();
-    }
-
-    fn refill(&mut self) -> io::Result<()> {
-        if let Some(file) = self.file.filter(|_| self.left > 0) {
-            let mut block = [0; BLOCK_BYTES];
-            file.read_exact_at(&mut block, self.next)?;
-            let (records, next) = block.split_at(BLOCK_RECORDS * RECORD_BYTES);
-            self.ready.extend(operations(records));
-            self.next = next.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-            self.left -= 1;
-        } else if std::mem::take(&mut self.has_rest) {
-            self.ready.extend(operations(&self.chain.rest));
+        self.next = None;
+        if let Some(left) = self.left.checked_sub(1) {
+            let mut record = [0; RECORD_BYTES];
+            self.records.read_exact(&mut record)?;
+            (self.left, self.next) = (left, Some(Record::read(&record).operation()));
         }
         Ok(())
     }
-}
 
-fn operations(records: &[u8]) -> impl Iterator<Item = Operation> {
-    records.chunks_exact(RECORD_BYTES).map(|bytes| Record::read(bytes).operation())
+    /// Removes all operations.
+    pub(crate) const fn clear(&mut self) {
+        (self.left, self.next) = (0, None);
+    }
 }
