@@ -8,7 +8,7 @@ use blkmq::driver::spec;
 use blkmq::{Bio, Buffer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::library::fake::Fake;
+use super::library::tests::fake::Fake;
 use super::*;
 
 fn open(config: Config) -> Result<Rbd, String> {

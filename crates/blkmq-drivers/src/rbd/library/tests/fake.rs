@@ -10,8 +10,8 @@ use std::ptr::without_provenance_mut;
 use std::slice;
 use std::sync::{Mutex, MutexGuard};
 
-use super::ffi::{rados_ioctx_t, rados_t};
-use super::*;
+use super::super::ffi::{rados_ioctx_t, rados_t};
+use super::super::*;
 
 /// What librbd was asked for, and has not answered.
 #[derive(Debug, Clone)]
