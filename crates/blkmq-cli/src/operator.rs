@@ -22,12 +22,12 @@ enum Word {
     Line(String),
     /// Text of several lines, as it is.
     Page(String),
-    /// Everything is said; the other end is told so.
+    /// Everything is said; the other end is notified.
     End(SyncSender<()>),
 }
 
 static VOICE: OnceLock<SyncSender<Word>> = OnceLock::new();
-/// Lines and pages for which there was no room, and of which no line has told yet.
+/// Lines and pages for which there was no room, and which no line has reported yet.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 fn leave(voice: &SyncSender<Word>, word: Word) {
@@ -47,7 +47,7 @@ pub(crate) fn begin() -> io::Result<()> {
             match word {
                 Word::Line(text) => notice(&text),
                 Word::Page(text) => write(&text),
-                Word::End(tell) => _ = tell.send(()),
+                Word::End(acknowledge) => _ = acknowledge.send(()),
             }
             let lost = LOST.swap(0, Ordering::Relaxed);
             if lost > 0 {
@@ -92,10 +92,10 @@ pub(crate) fn end(outcome: Result<(), Failure>) -> Result<(), Failure> {
         }
         _ => failure,
     });
-    let (tell, told) = sync_channel(1);
+    let (acknowledge, acknowledged) = sync_channel(1);
     // If so much waits that there is no room, no program reads it.
-    if voice.try_send(Word::End(tell)).is_ok() {
-        let _ = told.recv_timeout(SHUTDOWN_TIMEOUT);
+    if voice.try_send(Word::End(acknowledge)).is_ok() {
+        let _ = acknowledged.recv_timeout(SHUTDOWN_TIMEOUT);
     }
     outcome
 }

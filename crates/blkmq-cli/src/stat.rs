@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::bench::duration;
 use crate::control::client::{Server, Which};
-use crate::control::limiter::Told;
+use crate::control::limiter::LimiterReport;
 use crate::control::schema::{Health, Stat};
 use blkmq_program::{Failure, json};
 
@@ -114,7 +114,7 @@ fn table<'a>(rows: impl Iterator<Item = (&'a Stat, [f64; 11])>, heading: bool, o
         if let Some(line) = now.health.line() {
             writeln!(out, "  {line}")?;
         }
-        for line in now.limiter.iter().flat_map(Told::lines) {
+        for line in now.limiter.iter().flat_map(LimiterReport::lines) {
             writeln!(out, "  {line}")?;
         }
     }

@@ -205,7 +205,7 @@ mod tests {
     const NEITHER: Doing = (false, false);
 
     /// What a client does, and its due and received parts of the last second and minute, in percent.
-    fn told(history: &History, name: &str) -> (Doing, [Option<u32>; 4]) {
+    fn shares_of(history: &History, name: &str) -> (Doing, [Option<u32>; 4]) {
         let Share { waits, asks_for_less, second, minute, .. } =
             history.shares("q", vec![seen(name, 1, 0, 0)]).remove(0);
         let percent = |part: Option<f64>| part.map(|part| (part * 100.0).round() as u32);
@@ -217,20 +217,20 @@ mod tests {
     #[test]
     fn shares_are_of_the_last_second_and_of_the_last_minute() {
         let mut history = History::default();
-        assert_eq!(told(&history, "a"), (NEITHER, [None; 4]), "it has just come");
+        assert_eq!(shares_of(&history, "a"), (NEITHER, [None; 4]), "it has just come");
         second(&mut history, 1, &[seen("a", 300, 9, 600), seen("b", 100, 9, 400)]);
-        assert_eq!(told(&history, "a"), (WAITS, [Some(75), Some(60), Some(75), Some(60)]));
-        assert_eq!(told(&history, "b"), (WAITS, [Some(25), Some(40), Some(25), Some(40)]));
+        assert_eq!(shares_of(&history, "a"), (WAITS, [Some(75), Some(60), Some(75), Some(60)]));
+        assert_eq!(shares_of(&history, "b"), (WAITS, [Some(25), Some(40), Some(25), Some(40)]));
         // 3000 sectors more for a alone, which has one request at a time.
         second(&mut history, 2, &[seen("a", 300, 1, 3600), seen("b", 100, 0, 400)]);
-        assert_eq!(told(&history, "a"), (NEITHER, [Some(100), Some(100), Some(94), Some(90)]));
-        assert_eq!(told(&history, "b"), (NEITHER, [Some(0), Some(0), Some(6), Some(10)]));
+        assert_eq!(shares_of(&history, "a"), (NEITHER, [Some(100), Some(100), Some(94), Some(90)]));
+        assert_eq!(shares_of(&history, "b"), (NEITHER, [Some(0), Some(0), Some(6), Some(10)]));
         second(&mut history, 3, &[seen("a", 300, 0, 3600), seen("b", 100, 0, 400)]);
-        assert_eq!(told(&history, "a"), (NEITHER, [None, None, Some(94), Some(90)]));
+        assert_eq!(shares_of(&history, "a"), (NEITHER, [None, None, Some(94), Some(90)]));
         second(&mut history, 61, &[seen("a", 300, 0, 3600), seen("b", 100, 0, 400)]);
-        assert_eq!(told(&history, "b"), (NEITHER, [None, None, Some(0), Some(0)]), "the first second is past");
+        assert_eq!(shares_of(&history, "b"), (NEITHER, [None, None, Some(0), Some(0)]), "the first second is past");
         second(&mut history, 62, &[seen("a", 300, 0, 3600), seen("b", 100, 0, 400)]);
-        assert_eq!(told(&history, "b").1, [None; 4]);
+        assert_eq!(shares_of(&history, "b").1, [None; 4]);
         assert!(
             history.sums.is_empty() && history.clients.values().all(|past| past.seconds.is_empty()),
             "nothing is kept"
@@ -251,9 +251,9 @@ mod tests {
             ]);
         }
         history.end_second(1, &[]);
-        assert_eq!(told(&history, "calm"), (ASKS_FOR_LESS, [Some(8), Some(8), Some(8), Some(8)]));
-        assert_eq!(told(&history, "eager"), (NEITHER, [Some(46), Some(17), Some(46), Some(17)]));
-        assert_eq!(told(&history, "flood"), (WAITS, [Some(46), Some(75), Some(46), Some(75)]));
+        assert_eq!(shares_of(&history, "calm"), (ASKS_FOR_LESS, [Some(8), Some(8), Some(8), Some(8)]));
+        assert_eq!(shares_of(&history, "eager"), (NEITHER, [Some(46), Some(17), Some(46), Some(17)]));
+        assert_eq!(shares_of(&history, "flood"), (WAITS, [Some(46), Some(75), Some(46), Some(75)]));
     }
 
     /// Red if what a client received before it left is lost to the others' shares, if a client that is gone is kept for
@@ -264,10 +264,10 @@ mod tests {
         history.look(vec![seen("a", 100, 1, 100), seen("b", 100, 1, 300)]);
         history.look(vec![seen("a", 100, 1, 100)]);
         history.end_second(1, &[]);
-        assert_eq!(told(&history, "a"), (NEITHER, [Some(50), Some(25), Some(50), Some(25)]));
+        assert_eq!(shares_of(&history, "a"), (NEITHER, [Some(50), Some(25), Some(50), Some(25)]));
         let again = Seen { id: ClientId::new(0, 2), ..seen("b", 100, 1, 100) };
         second(&mut history, 2, &[seen("a", 100, 1, 200), again]);
-        assert_eq!(told(&history, "b"), (NEITHER, [Some(50), Some(50), Some(50), Some(67)]));
+        assert_eq!(shares_of(&history, "b"), (NEITHER, [Some(50), Some(50), Some(50), Some(67)]));
         second(&mut history, 3, &[]);
         second(&mut history, 100, &[]);
         assert!(history.clients.is_empty());
@@ -282,12 +282,12 @@ mod tests {
         second(&mut history, 1, &[again(1, 1000), seen("b", 100, 1, 1000)]);
         // Each second another connection of the client reads as much.
         second(&mut history, 2, &[again(2, 1000), seen("b", 100, 1, 2000)]);
-        assert_eq!(told(&history, "a").1, [Some(50); 4]);
+        assert_eq!(shares_of(&history, "a").1, [Some(50); 4]);
         for one in [again(2, 1500), again(3, 500), again(4, 3000)] {
             history.look(vec![one, seen("b", 100, 1, 2000)]);
         }
         history.end_second(3, &[]);
-        assert_eq!(told(&history, "a").1[1], Some(100));
+        assert_eq!(shares_of(&history, "a").1[1], Some(100));
         assert_eq!(history.sums.back(), Some(&(3, 4000)));
     }
 

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use blkmq_program::render::{counted, short};
 
 const SECTOR: u64 = 512;
-/// Sectors of the requests for which a ceiling is told: in requests a second, and in bytes a second.
+/// Sectors of the requests for which a ceiling is reported: in requests a second, and in bytes a second.
 const SMALL: u32 = 8;
 const LARGE: u32 = 2048;
 
 /// The state of a queue's limiter. A value is `None` until it is known.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Told {
+pub(crate) struct LimiterReport {
     /// What it does now.
     pub(crate) phase: String,
     /// The work that may be with the device. `None` while it is not bounded.
@@ -48,7 +48,7 @@ pub(crate) struct Ceiling {
     pub(crate) bytes_per_second: f64,
 }
 
-impl Told {
+impl LimiterReport {
     /// The limiter of this queue. `None` if it has none.
     pub(crate) fn of(q: &RequestQueue) -> Option<Self> {
         let LimiterInfo { limiter, in_flight_ns, held_back, .. } = q.limiter()?;
@@ -135,23 +135,23 @@ mod tests {
         limiter
     }
 
-    /// Red if a figure is of another unit, direction or size than it says, or if something is told that is not known.
+    /// Red if a figure is of another unit, direction or size than it says, or if an unknown figure is reported.
     #[test]
     fn what_a_limiter_found_is_told() {
-        let told = Told::new(&Limiter::new(Target::Auto), 0, 0);
-        assert_eq!((&*told.phase, told.bound_ns, told.target_ns, told.target_met), ("open", None, None, None));
-        assert_eq!((told.ceilings, told.ceilings_measured), (None, 0));
-        assert_eq!(told.lines(), ["limiter open: 0.00 ms with the device, 0 held back; target not known yet"]);
+        let report = LimiterReport::new(&Limiter::new(Target::Auto), 0, 0);
+        assert_eq!((&*report.phase, report.bound_ns, report.target_ns, report.target_met), ("open", None, None, None));
+        assert_eq!((report.ceilings, report.ceilings_measured), (None, 0));
+        assert_eq!(report.lines(), ["limiter open: 0.00 ms with the device, 0 held back; target not known yet"]);
 
         let limiter = folded(Target::Within(400_000), 20_000, 330);
         assert_eq!(limiter.phase(), Phase::Paced);
-        let told = Told::new(&limiter, 210_000, 37);
-        let read = told.ceilings.expect("a ceiling was measured").read;
+        let report = LimiterReport::new(&limiter, 210_000, 37);
+        let read = report.ceilings.expect("a ceiling was measured").read;
         assert!((19e3..21e3).contains(&read.requests_per_second), "{read:?}");
         let large = limiter.cost(Op::Read, 2048);
         assert!((read.bytes_per_second * f64::from(large) / 1e9 / f64::from(1 << 20) - 1.0).abs() < 1e-9, "{read:?}");
-        assert_eq!((told.target_ns, told.target_met, told.ceilings_measured), (Some(400_000), Some(false), 1));
-        let [now, found] = &told.lines()[..] else { panic!("two lines: {told:?}") };
+        assert_eq!((report.target_ns, report.target_met, report.ceilings_measured), (Some(400_000), Some(false), 1));
+        let [now, found] = &report.lines()[..] else { panic!("two lines: {report:?}") };
         assert_eq!(now, "limiter paced: 0.21 of 4.00 ms with the device, 37 held back; target 0.40 ms, missed");
         assert!(
             found.starts_with("ceilings: reads 19.9K/s of 4 KiB, ") && found.ends_with("; measured 1 time"),

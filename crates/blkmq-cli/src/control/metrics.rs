@@ -11,7 +11,7 @@ use blkmq_export::{FrontEnd, Histogram, Kind, Latencies};
 
 use self::counters::{COUNTERS, Family, Unit};
 use super::exports::Exports;
-use super::limiter::{Ceiling, Told};
+use super::limiter::{Ceiling, LimiterReport};
 use super::schema::{Connection, Parts, Share, by_kind};
 use super::{Served, State, tenants};
 
@@ -158,10 +158,10 @@ fn render(queues: &[Served], exports: &Exports, connections: &[Connection]) -> S
 
 /// The limiters of the queues that have one. A value that a limiter does not know yet has no series.
 fn show_limiters(out: &mut String, queues: &[Served]) {
-    let limiters: Vec<(&str, Told)> =
-        queues.iter().filter_map(|queue| Some((&*queue.name, Told::of(&queue.q)?))).collect();
-    let phases = limiters.iter().flat_map(|(queue, told)| {
-        let of = |phase| (labels([("queue", queue), ("phase", phase)]), u8::from(told.phase == phase));
+    let limiters: Vec<(&str, LimiterReport)> =
+        queues.iter().filter_map(|queue| Some((&*queue.name, LimiterReport::of(&queue.q)?))).collect();
+    let phases = limiters.iter().flat_map(|(queue, report)| {
+        let of = |phase| (labels([("queue", queue), ("phase", phase)]), u8::from(report.phase == phase));
         Phase::ALL.map(Phase::name).map(of)
     });
     family(out, "limiter_phase", "gauge", "What each queue's limiter does: 1 for the phase that it is in.", phases);
@@ -177,7 +177,7 @@ fn show_limiters(out: &mut String, queues: &[Served]) {
             |ceiling| ceiling.bytes_per_second,
         ),
     ] {
-        let ceilings = limiters.iter().filter_map(|(queue, told)| Some((queue, told.ceilings?)));
+        let ceilings = limiters.iter().filter_map(|(queue, report)| Some((queue, report.ceilings?)));
         let ceilings = ceilings.flat_map(|(queue, ceilings)| {
             [("read", ceilings.read), ("write", ceilings.write)].map(|(operation, ceiling)| {
                 (labels([("queue", queue), ("operation", operation)]), format!("{:.3}", of(ceiling)))
@@ -185,25 +185,25 @@ fn show_limiters(out: &mut String, queues: &[Served]) {
         });
         family(out, name, "gauge", help, ceilings);
     }
-    let mut gauge = |name, help, of: fn(&Told) -> Option<String>| {
-        let sample = |(queue, told): &(&str, Told)| Some((labels([("queue", queue)]), of(told)?));
+    let mut gauge = |name, help, of: fn(&LimiterReport) -> Option<String>| {
+        let sample = |(queue, report): &(&str, LimiterReport)| Some((labels([("queue", queue)]), of(report)?));
         family(out, name, "gauge", help, limiters.iter().filter_map(sample));
     };
-    gauge("limiter_in_flight_seconds", "Predicted work that the device has just now.", |told| {
-        Some(seconds(told.in_flight_ns))
+    gauge("limiter_in_flight_seconds", "Predicted work that the device has just now.", |report| {
+        Some(seconds(report.in_flight_ns))
     });
-    gauge("limiter_bound_seconds", "Work that the device may have; not shown while it is not bounded.", |told| {
-        told.bound_ns.map(seconds)
+    gauge("limiter_bound_seconds", "Work that the device may have; not shown while it is not bounded.", |report| {
+        report.bound_ns.map(seconds)
     });
-    gauge("limiter_held_back_requests", "Requests that wait while the limiter is not open.", |told| {
-        Some(told.held_back.to_string())
+    gauge("limiter_held_back_requests", "Requests that wait while the limiter is not open.", |report| {
+        Some(report.held_back.to_string())
     });
-    gauge("limiter_target_seconds", "Time that reads may take in the device on average.", |told| {
-        told.target_ns.map(seconds)
+    gauge("limiter_target_seconds", "Time that reads may take in the device on average.", |report| {
+        report.target_ns.map(seconds)
     });
     let help = "Whether reads kept to the target in the last tenth of a second in which the device worked.";
-    gauge("limiter_target_met", help, |told| told.target_met.map(|met| u8::from(met).to_string()));
-    let measured = limiters.iter().map(|(queue, told)| (labels([("queue", queue)]), told.ceilings_measured));
+    gauge("limiter_target_met", help, |report| report.target_met.map(|met| u8::from(met).to_string()));
+    let measured = limiters.iter().map(|(queue, report)| (labels([("queue", queue)]), report.ceilings_measured));
     family(out, "limiter_ceilings_measured", "counter", "How many times the ceiling was measured.", measured);
 }
 

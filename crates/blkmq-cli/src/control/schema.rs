@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use blkmq_export::{Cause, Errors, FrontEnd, Latencies};
 use serde::{Deserialize, Serialize};
 
-use super::limiter::Told;
+use super::limiter::LimiterReport;
 
 /// A queue and what it serves.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -116,7 +116,7 @@ pub(crate) struct Stat {
     /// Requests of their clients that were answered with an error, by its kind.
     pub(crate) errors: BTreeMap<String, u64>,
     /// The limiter in front of its device, if it has one.
-    pub(crate) limiter: Option<Told>,
+    pub(crate) limiter: Option<LimiterReport>,
 }
 
 /// Requests that were answered with an error, by the word for it. Words with a count of 0 are included.
@@ -150,7 +150,7 @@ impl Stat {
             inflight: q.inflight(),
             exports: exports.iter().map(|answered| answered.export.clone()).collect(),
             errors: by_kind(&errors),
-            limiter: Told::of(q),
+            limiter: LimiterReport::of(q),
         }
     }
 }

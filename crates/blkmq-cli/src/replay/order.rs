@@ -54,9 +54,9 @@ pub(super) fn tell(
     for choice in disagreements {
         writeln!(out, "  {choice}")?;
     }
-    let told = disagreements.len() as u64;
-    if disagree > told {
-        writeln!(out, "  and {} more", disagree - told)?;
+    let shown = disagreements.len() as u64;
+    if disagree > shown {
+        writeln!(out, "  and {} more", disagree - shown)?;
     }
     if has_depths {
         writeln!(out, "{adjustments} new depths")?;

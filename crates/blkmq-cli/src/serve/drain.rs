@@ -17,8 +17,8 @@ use crate::operator;
 use blkmq_program::Failure;
 use blkmq_program::render::counted;
 
-/// After this time the server first says which clients it waits for. Clients that only have to be told of the end are
-/// gone by then.
+/// After this time the server first says which clients it waits for. Clients that only have to be notified of the end
+/// are gone by then.
 const AT_ONCE: Duration = Duration::from_millis(100);
 /// How often the server says that again.
 const EVERY: Duration = Duration::from_secs(5);
@@ -29,13 +29,13 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long block devices may take to end once what their devices keep is left.
 const LEFT: Duration = Duration::from_secs(3);
 /// The most clients that are named one by one.
-const MAX_TOLD: usize = 5;
+const MAX_NAMED: usize = 5;
 
 /// What has to be done because time has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Due {
-    /// Say which clients the server waits for.
-    Tell,
+    /// Report which clients the server waits for.
+    Report,
     /// Do not wait for clients any more.
     End,
     /// Do not wait for the device any more.
@@ -48,14 +48,14 @@ struct Drain {
     /// How long the server waits for clients. `None`: without a limit.
     limit: Option<Duration>,
     next: Duration,
-    has_told: bool,
+    has_reported: bool,
     is_cut: bool,
 }
 
 impl Drain {
     fn new(limit: Option<Duration>) -> Self {
         let next = limit.map_or(AT_ONCE, |limit| limit.min(AT_ONCE));
-        Self { limit, next, has_told: false, is_cut: false }
+        Self { limit, next, has_reported: false, is_cut: false }
     }
 
     /// What is due this long after the beginning.
@@ -66,8 +66,8 @@ impl Drain {
         if self.is_cut {
             return Some(Due::Leave);
         }
-        let has_told = std::mem::replace(&mut self.has_told, true);
-        if let Some(limit) = self.limit.filter(|limit| has_told && elapsed >= *limit) {
+        let has_reported = std::mem::replace(&mut self.has_reported, true);
+        if let Some(limit) = self.limit.filter(|limit| has_reported && elapsed >= *limit) {
             self.is_cut = true;
             self.next = limit + GRACE;
             return Some(Due::End);
@@ -76,7 +76,7 @@ impl Drain {
         if let Some(limit) = self.limit {
             self.next = self.next.min(limit);
         }
-        Some(Due::Tell)
+        Some(Due::Report)
     }
 }
 
@@ -111,8 +111,8 @@ impl Shutdown {
 }
 
 /// How many of so many are not named one by one, if any are not.
-fn untold(nr: usize) -> String {
-    if nr > MAX_TOLD { format!("; and {} more", nr - MAX_TOLD) } else { String::new() }
+fn and_more(nr: usize) -> String {
+    if nr > MAX_NAMED { format!("; and {} more", nr - MAX_NAMED) } else { String::new() }
 }
 
 /// Which clients still keep the server from ending, in words.
@@ -121,7 +121,7 @@ fn describe(clients: &[ClientInfo], left: Option<Duration>) -> String {
     if let Some(left) = left {
         let _ = write!(text, ", {} s more at most", left.as_secs().max(1));
     }
-    for (index, client) in clients.iter().take(MAX_TOLD).enumerate() {
+    for (index, client) in clients.iter().take(MAX_NAMED).enumerate() {
         let before = if index == 0 { ": " } else { "; " };
         let _ = write!(text, "{before}client {} from {}", client.number, client.peer);
         if let Some(name) = &client.name {
@@ -135,7 +135,7 @@ fn describe(clients: &[ClientInfo], left: Option<Duration>) -> String {
             let _ = write!(text, ", which has not read for {:.1} s", unread.as_secs_f64());
         }
     }
-    text + &untold(clients.len())
+    text + &and_more(clients.len())
 }
 
 /// Runs until the server has drained, and until its command has ended if it was started for one. The first event begins
@@ -157,8 +157,8 @@ pub(super) fn until_the_end(
                 if let Some(due) = drain.due(began.elapsed()) {
                     let clients = server.waited_for();
                     match due {
-                        Due::Tell if clients.is_empty() => (),
-                        Due::Tell => {
+                        Due::Report if clients.is_empty() => (),
+                        Due::Report => {
                             let left = drain.limit.map(|limit| limit.saturating_sub(began.elapsed()));
                             operator::say(&describe(&clients, left));
                         }
@@ -228,9 +228,9 @@ pub(super) fn until_the_end(
 fn describe_devices(devices: &[ClientInfo]) -> String {
     let device =
         |device: &ClientInfo| format!("{} with {} not answered", device.peer, counted(device.unanswered, "request"));
-    let told: Vec<_> = devices.iter().take(MAX_TOLD).map(device).collect();
-    let more = untold(devices.len());
-    format!("serve: waits for block devices: {}{more}; the third signal ends it soon", told.join("; "))
+    let named: Vec<_> = devices.iter().take(MAX_NAMED).map(device).collect();
+    let more = and_more(devices.len());
+    format!("serve: waits for block devices: {}{more}; the third signal ends it soon", named.join("; "))
 }
 
 /// Waits until the leave of the block devices is over, and begins it before if nothing else has. Meanwhile it says now
@@ -273,14 +273,14 @@ pub(super) fn part(
 /// Takes leave of the devices of these queues, by this thread. Waits for no longer than [`GRACE`], because a device
 /// that is away does not answer.
 pub(super) fn take_leave(queues: &[RequestQueue], by: &Standby) {
-    let (tell, told) = mpsc::channel();
+    let (close, closed) = mpsc::channel();
     let queues = queues.to_vec();
     by.run(move || {
         queues.iter().for_each(|q| q.driver().close());
         // An error says that the end came before.
-        let _ = tell.send(());
+        let _ = close.send(());
     });
-    let _ = told.recv_timeout(GRACE);
+    let _ = closed.recv_timeout(GRACE);
 }
 
 fn end_now(server: &Nbd, command: Option<&Running>) {
@@ -311,10 +311,10 @@ mod tests {
     #[test]
     fn a_drain_is_told_of_at_once_and_again_and_ends_in_time() {
         let s = Duration::from_secs;
-        let told = |ms| (Duration::from_millis(ms), Due::Tell);
-        let expected = [told(100), told(5100), told(10100), (s(12), Due::End), (s(17), Due::Leave)];
+        let report = |ms| (Duration::from_millis(ms), Due::Report);
+        let expected = [report(100), report(5100), report(10100), (s(12), Due::End), (s(17), Due::Leave)];
         assert_eq!(all_due(Some(s(12)), s(100)), expected);
-        assert_eq!(all_due(Some(Duration::from_millis(50)), s(1)), [told(50), (Duration::from_millis(50), Due::End)]);
+        assert_eq!(all_due(Some(Duration::from_millis(50)), s(1)), [report(50), (Duration::from_millis(50), Due::End)]);
         assert_eq!(all_due(None, s(1000)).len(), 200, "without a limit it does not end by itself");
         assert_eq!(Drain::new(None).due(Duration::ZERO), None);
     }

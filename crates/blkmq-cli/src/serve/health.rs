@@ -23,13 +23,13 @@ impl Watch {
     /// with one line.
     pub(super) fn start(queues: Vec<(String, RequestQueue)>, say: impl Fn(&str) + Send + 'static) -> io::Result<Self> {
         let (end, ended) = mpsc::channel();
-        let mut told = vec![Health::Good; queues.len()];
+        let mut reported = vec![Health::Good; queues.len()];
         let mut look = move || {
-            for ((name, q), told) in queues.iter().zip(&mut told) {
+            for ((name, q), reported) in queues.iter().zip(&mut reported) {
                 let health = q.driver().health();
-                if *told != health {
+                if *reported != health {
                     say(&line(name, &health));
-                    *told = health;
+                    *reported = health;
                 }
             }
         };
@@ -104,21 +104,25 @@ mod tests {
 
     /// Red if a change is not reported, or if something that has not changed is reported again.
     #[test]
-    fn each_change_is_told_once() {
-        let (tell, told) = mpsc::channel();
+    fn each_change_is_reported_once() {
+        let (report, reported) = mpsc::channel();
         let device = Arc::new(Ailing(Mutex::default()));
         let q = RequestQueue::builder(Arc::clone(&device) as Arc<dyn Driver>).build().unwrap();
-        let watch = Watch::start(vec![("a".to_owned(), q)], move |line| tell.send(line.to_owned()).unwrap()).unwrap();
+        let watch = Watch::start(vec![("a".to_owned(), q)], move |line| report.send(line.to_owned()).unwrap()).unwrap();
         for (health, line) in [
             (Health::Away("nobody answers".to_owned()), "the device of queue 'a' is away: nobody answers"),
             (Health::Good, "the device of queue 'a' is well again"),
         ] {
             *device.0.lock().unwrap() = health;
-            assert_eq!(told.recv().unwrap(), line);
+            assert_eq!(reported.recv().unwrap(), line);
         }
         *device.0.lock().unwrap() = Health::Failed("it broke".to_owned());
         drop(watch);
-        let rest: Vec<String> = told.iter().collect();
-        assert_eq!(rest, ["the device of queue 'a' has failed: it broke"], "it is told though the end comes at once");
+        let rest: Vec<String> = reported.iter().collect();
+        assert_eq!(
+            rest,
+            ["the device of queue 'a' has failed: it broke"],
+            "it is reported though the end comes at once"
+        );
     }
 }

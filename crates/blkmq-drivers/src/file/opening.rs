@@ -216,7 +216,7 @@ fn check_zones(sysfs: &Path, device: u64) -> Result<(), OpenError> {
 
 /// Returns true if the disk may be one that polls. Only a disk that says that it does not poll is certain. Older
 /// kernels, such as 6.1, take polled operations for such a disk without a word. The operations then end by interrupts,
-/// and a thread that waits for them would look in vain.
+/// and a thread that polls for them would find none.
 fn may_poll(sysfs: &Path, device: u64) -> bool {
     disk_setting(sysfs, device, "io_poll").as_deref() != Some("0")
 }
@@ -230,15 +230,15 @@ fn lock(file: &std::fs::File, config: &Config, tell: &dyn Fn(&str)) -> Result<()
     let how =
         if config.read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
     let (began, limit) = (Instant::now(), config.lock_timeout);
-    let mut is_told = false;
+    let mut is_reported = false;
     loop {
         let waited = began.elapsed();
         match flock(file, how) {
             Ok(()) => return Ok(()),
             Err(Errno::WOULDBLOCK) if waited < limit => {
-                if !is_told && waited >= TELL_AFTER {
+                if !is_reported && waited >= TELL_AFTER {
                     tell(&format!("{IN_USE}, or one that was killed is not gone yet; waiting for {limit:?} at most"));
-                    is_told = true;
+                    is_reported = true;
                 }
                 thread::sleep(TRY_EVERY.min(limit - waited));
             }
@@ -264,17 +264,17 @@ fn direct(config: &Config, buffered: &std::fs::File, bytes: u64) -> io::Result<(
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(NONE),
         Err(error) => return Err(error),
     };
-    let told = statx(buffered, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
-    let is_told = told.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
-    let told = is_told.then_some((told.stx_dio_mem_align, told.stx_dio_offset_align));
-    Ok(aligns(told, bytes).map_or(NONE, |(memory, offset)| (Some(file.into()), memory, offset)))
+    let stat = statx(buffered, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
+    let is_reported = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    let reported = is_reported.then_some((stat.stx_dio_mem_align, stat.stx_dio_offset_align));
+    Ok(aligns(reported, bytes).map_or(NONE, |(memory, offset)| (Some(file.into()), memory, offset)))
 }
 
 /// Returns the alignments of addresses in memory and of places in the file for direct I/O, in bytes. The alignment in
-/// the file is at least a sector, because requests consist of sectors. `told` is what the file system says. `None` if
+/// the file is at least a sector, because requests consist of sectors. `reported` is from the file system. `None` if
 /// direct I/O cannot reach all of a file with this many bytes.
-fn aligns(told: Option<(u32, u32)>, bytes: u64) -> Option<(u32, u32)> {
-    match told.unwrap_or((SAFE_ALIGN, SAFE_ALIGN)) {
+fn aligns(reported: Option<(u32, u32)>, bytes: u64) -> Option<(u32, u32)> {
+    match reported.unwrap_or((SAFE_ALIGN, SAFE_ALIGN)) {
         // The file system says that direct I/O does not work for this file, although it lets us open the file for
         // direct I/O.
         (0, _) | (_, 0) => None,
@@ -404,7 +404,7 @@ mod tests {
     /// alignment: bytes past the end of the file would be written.
     #[test]
     fn a_file_is_reached_directly_in_whole_sectors_or_more() {
-        for (told, bytes, expected) in [
+        for (reported, bytes, expected) in [
             (Some((4, 1)), 1024, Some((4, 512))),
             (Some((4, 1)), 1000, None),
             (Some((4, 256)), 1280, None),
@@ -414,7 +414,7 @@ mod tests {
             (None, 4096, Some((4096, 4096))),
             (None, 512, None),
         ] {
-            assert_eq!(aligns(told, bytes), expected, "{told:?}, {bytes} bytes");
+            assert_eq!(aligns(reported, bytes), expected, "{reported:?}, {bytes} bytes");
         }
     }
 

@@ -137,7 +137,7 @@ impl Target {
 
     pub(super) fn limits(&self) -> Limits {
         let bytes = self.bytes();
-        self.length.tell(bytes);
+        self.length.report(bytes);
         let range = if self.is_read_only { 0 } else { MAX_RANGE_SECTORS };
         Limits {
             capacity_sectors: bytes.div_ceil(SECTOR_SIZE as u64),

@@ -224,11 +224,11 @@ impl WritebackErrors {
     }
 
     /// Another program has cut the file short.
-    pub(super) fn is_shorter(&self, Shorter { found, told }: Shorter) {
+    pub(super) fn is_shorter(&self, Shorter { found, reported }: Shorter) {
         let like = if found == 0 { ", like a disk that is gone" } else { "" };
         self.keep(
             "the file became shorter",
-            &format!("it has {found} bytes, not {told}{like}: what lay behind them is lost"),
+            &format!("it has {found} bytes, not {reported}{like}: what lay behind them is lost"),
         );
     }
 

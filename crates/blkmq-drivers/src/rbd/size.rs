@@ -1,4 +1,4 @@
-//! How large the image is, and whether it has become smaller than clients were told.
+//! How large the image is, and whether it has become smaller than was reported to clients.
 //!
 //! librbd cuts off what lies past the end of the image, and says nothing: a write there succeeds. So the driver looks
 //! at the end itself, before and after each request. librbd tells the driver when the size has changed.
@@ -36,7 +36,7 @@ impl Size {
     /// Returns the present size, of which clients are told now.
     pub(super) fn tell(&self) -> u64 {
         let present = lock(&self.present);
-        self.length.tell(*present);
+        self.length.report(*present);
         *present
     }
 
@@ -50,9 +50,11 @@ impl Size {
         end <= self.length.end()
     }
 
-    /// What has happened, if the image has become smaller than clients were told.
+    /// What has happened, if the image has become smaller than was reported to clients.
     pub(super) fn loss(&self) -> Option<String> {
-        let Shorter { found, told } = self.length.shorter()?;
-        Some(format!("the image has become smaller: it had {told} bytes, and then {found}; what was behind is gone"))
+        let Shorter { found, reported } = self.length.shorter()?;
+        Some(format!(
+            "the image has become smaller: it had {reported} bytes, and then {found}; what was behind is gone"
+        ))
     }
 }

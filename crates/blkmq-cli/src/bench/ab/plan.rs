@@ -82,7 +82,7 @@ pub(super) struct Watch {
     bar: ProgressBar,
     title: String,
     began: Instant,
-    told: Instant,
+    last_notice: Instant,
     done: u64,
     is_over: bool,
 }
@@ -105,7 +105,7 @@ impl Watch {
         let bar = progress::bar(4 * plan.rounds as u64);
         bar.set_message(title.to_owned());
         let now = Instant::now();
-        Self { plan: *plan, bar, title: title.to_owned(), began: now, told: now, done: 0, is_over: false }
+        Self { plan: *plan, bar, title: title.to_owned(), began: now, last_notice: now, done: 0, is_over: false }
     }
 
     /// A slice is over. Sets `stop` if the time is.
@@ -121,8 +121,8 @@ impl Watch {
         }
         let left = format!("at most {} left", words(self.left()));
         self.bar.set_message(format!("{left}, {}", self.title));
-        if self.bar.is_hidden() && self.told.elapsed() >= EVERY {
-            self.told = Instant::now();
+        if self.bar.is_hidden() && self.last_notice.elapsed() >= EVERY {
+            self.last_notice = Instant::now();
             notice(&format!("{} of {} slices, {left}", self.done, 4 * self.plan.rounds));
         }
     }
