@@ -42,7 +42,7 @@ use blkmq::RequestQueue;
 use blkmq_export::{Address, handed};
 use clap::Args;
 
-use crate::control::folder::{self, Socket};
+use crate::control::folder;
 use crate::control::name::shown;
 use crate::control::{self, Served, State, handover, sampler};
 use crate::operator;
@@ -224,8 +224,7 @@ impl Serve {
         let own = if needs_own || plan.control.is_none() { Some(folder::make()?) } else { None };
         let [nbd, control] = own.as_deref().map(folder::own).unwrap_or_default();
         let control = plan.control.clone().unwrap_or(control);
-        // `listen` sets the umask of the whole process, so it comes before all threads.
-        let (listener, _socket) = Socket::listen(&control)?;
+        let (listener, _file) = folder::listen(&control)?;
         let scraped = plan.metrics.as_ref().zip(scraped).map(|(given, at)| metrics::listen(given, at)).transpose()?;
         let addresses = if needs_own { vec![Address::unix(nbd)] } else { addresses };
         // No sandbox with a command: the command would inherit it, and could not do what it is for.

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -92,28 +92,11 @@ fn is_stale(path: &Path) -> bool {
         && UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// A socket in a folder. The socket's file is removed with this value.
-#[derive(Debug)]
-pub(crate) struct Socket(#[expect(dead_code, reason = "it removes the file")] SocketFile);
-
-impl Socket {
-    /// Listens at a path, for this user only. A socket that a process left there is replaced, and nothing else is.
-    pub(crate) fn listen(path: &Path) -> Result<(UnixListener, Self), Failure> {
-        let wrong = |what: &str| Failure::Running(format!("{}: {what}", path.display()));
-        match fs::symlink_metadata(path) {
-            Ok(found) if !found.file_type().is_socket() => {
-                return Err(wrong("there is something else than a socket; choose another name or remove it"));
-            }
-            Ok(_) if !is_stale(path) => return Err(wrong("somebody listens there already; choose another name")),
-            _ => (),
-        }
-        let listen = || -> io::Result<_> {
-            let (listener, file) = SocketFile::listen(path.to_owned(), 0o600, 128)?;
-            listener.set_nonblocking(false)?;
-            Ok((listener, Self(file)))
-        };
-        listen().map_err(|error| Failure::writing(path.display(), &error))
-    }
+/// Listens at a path, for this user only. A socket that a process left there is replaced, and nothing else is.
+pub(crate) fn listen(path: &Path) -> Result<(UnixListener, SocketFile), Failure> {
+    SocketFile::listen(path.to_owned(), 0o600, 128)
+        .and_then(|(listener, file)| listener.set_nonblocking(false).map(|()| (listener, file)))
+        .map_err(|error| Failure::writing(path.display(), &error))
 }
 
 #[cfg(test)]
@@ -125,20 +108,20 @@ mod tests {
     #[test]
     fn a_socket_is_ones_own_and_goes_again() {
         let path = std::env::temp_dir().join(format!("blkmq-test-{}.control", std::process::id()));
-        let (listener, socket) = Socket::listen(&path).unwrap();
+        let (listener, socket) = listen(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(matches!(Socket::listen(&path), Err(Failure::Running(text)) if text.contains("listens there already")));
+        assert!(matches!(listen(&path), Err(Failure::Running(text)) if text.contains("another server listens there")));
         drop((listener, socket));
         assert!(!path.exists());
 
         drop(UnixListener::bind(&path).unwrap());
         assert!(is_stale(&path));
-        let (_listener, socket) = Socket::listen(&path).unwrap();
+        let (_listener, socket) = listen(&path).unwrap();
         fs::remove_file(&path).unwrap();
         fs::write(&path, "a file").unwrap();
         drop(socket);
         assert!(path.exists(), "what another one put there stays");
-        assert!(matches!(Socket::listen(&path), Err(Failure::Running(text)) if text.contains("else than a socket")));
+        assert!(matches!(listen(&path), Err(Failure::Running(text)) if text.contains("is no socket; remove it")));
         fs::remove_file(&path).unwrap();
     }
 }

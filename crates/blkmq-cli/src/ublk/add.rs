@@ -13,6 +13,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
+use blkmq_export::SocketFile;
 use blkmq_program::{Failure, exit_code};
 use blkmq_ublk::Control;
 use blkmq_ublk::control::{block_path, ids};
@@ -49,31 +50,20 @@ fn arguments(given: &[OsString]) -> Vec<&OsStr> {
 }
 
 /// Where the server says that it serves. In a folder of this user's, since other users may send to an abstract socket.
-struct Socket {
-    path: PathBuf,
-    ready: UnixDatagram,
+fn ready_socket() -> Result<(UnixDatagram, SocketFile), Failure> {
+    let path = folder::make()?.join(format!("{}.ready", std::process::id()));
+    // One that is left of a process with this number.
+    let _ = fs::remove_file(&path);
+    let bind = || {
+        let ready = UnixDatagram::bind(&path)?;
+        let file = SocketFile::at(path.clone())?;
+        ready.set_read_timeout(Some(LOOK))?;
+        Ok((ready, file))
+    };
+    bind().map_err(|error| failed(&path.display().to_string(), &error))
 }
 
-impl Socket {
-    fn new() -> Result<Self, Failure> {
-        let path = folder::make()?.join(format!("{}.ready", std::process::id()));
-        // One that is left of a process with this number.
-        let _ = fs::remove_file(&path);
-        let ready = UnixDatagram::bind(&path).map_err(|error| failed(&path.display().to_string(), &error))?;
-        let socket = Self { path, ready };
-        socket.ready.set_read_timeout(Some(LOOK)).map_err(|error| failed("a socket", &error))?;
-        Ok(socket)
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        // Another user of the folder may have cleaned it.
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-/// Shows what the server says, for as long as this process lives. The other end is told when the server says no more.
+/// Shows what the server says, for as long as this process lives. The receiver gets the end of the messages.
 fn show(mut from: impl Read + Send + 'static) -> io::Result<Receiver<()>> {
     let (tell, over) = mpsc::channel();
     let shown = move || {
@@ -103,7 +93,7 @@ fn wait(server: &mut Child, ready: &UnixDatagram) -> Result<(), Failure> {
 impl Add {
     /// Starts the server, and writes the paths of its block devices when they are there.
     pub(super) fn run(&self, control: &Control, out: &mut dyn Write) -> Result<(), Failure> {
-        let socket = Socket::new()?;
+        let (ready, file) = ready_socket()?;
         let program = env::current_exe().map_err(|error| failed("this program", &error))?;
         let messages = match &self.log {
             Some(path) => {
@@ -115,7 +105,7 @@ impl Add {
         // In a process group of its own: what interrupts this command does not interrupt the server.
         let server = Command::new(program)
             .args(arguments(&self.serve))
-            .env("NOTIFY_SOCKET", &socket.path)
+            .env("NOTIFY_SOCKET", file.path())
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -123,7 +113,7 @@ impl Add {
             .spawn();
         let mut server = server.map_err(|error| failed("the server", &error))?;
         let shown = server.stderr.take().map(show).transpose().map_err(|error| failed("a thread", &error))?;
-        wait(&mut server, &socket.ready).inspect_err(|_| {
+        wait(&mut server, &ready).inspect_err(|_| {
             // A command that the server has started may go on, and have the other end of the pipe.
             let _ = shown.map(|shown| shown.recv_timeout(SHUTDOWN_TIMEOUT));
             let place = self.log.as_ref().map(|path| format!("; see {}", path.display())).unwrap_or_default();
