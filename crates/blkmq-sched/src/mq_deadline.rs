@@ -214,8 +214,8 @@ impl MqDeadline {
         }
     }
 
-    /// When ageing would let a request of this level go, if nothing else happens, and the state of the choosing until
-    /// then, once this level has been tried in vain.
+    /// When ageing would let a request of this level go, if nothing else happens, and the pace until then. Called once
+    /// a dispatch from this level has found no request that may go.
     fn level_wakeup(&self, pace: Pace, class: Class) -> Option<(Time, Pace)> {
         // While no deadline has passed, this is the candidate by sector. In a new batch the oldest request may later
         // take its place.

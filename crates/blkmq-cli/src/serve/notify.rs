@@ -21,7 +21,7 @@ pub(super) fn stopping() {
 
 fn tell(state: &str) {
     if let Some(socket) = env::var_os(VARIABLE) {
-        // A manager that cannot be told waits in vain, and reports that itself.
+        // A manager that cannot be notified reports its timeout itself.
         let _ = send(socket.as_bytes(), state);
     }
 }

@@ -10,7 +10,7 @@ use crate::{ClientId, Info, Join, MergeHow, RqId, Ticket, Time};
 /// Why a queue's time in service ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// The queue was waited for in vain.
+    /// Idling for the queue ended without a request.
     TooIdle,
     /// The queue's time in service was over.
     BudgetTimeout,

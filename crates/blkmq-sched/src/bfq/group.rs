@@ -30,7 +30,7 @@ pub(super) struct Counts {
     pub(super) in_device: u64,
     /// How many times of service its queues had.
     pub(super) slots: u64,
-    /// How often one of its queues was waited for in vain.
+    /// How often idling for one of its queues ended without a request.
     pub(super) fruitless_waits: u64,
 }
 

@@ -116,7 +116,7 @@ impl Limiter {
             None => self.give_up(now),
             Some(bound) => {
                 self.bound = bound;
-                // Searches in vain have made the rest longer, and that says nothing of this bound.
+                // Failed searches have made the rest longer, and that says nothing of this bound.
                 self.rest = SHORTEST_REST;
                 self.enter(Phase::Bounded, SETTLE, now);
             }

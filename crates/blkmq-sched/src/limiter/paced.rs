@@ -70,10 +70,10 @@ const MOST_PROBE_EACH: u64 = 320 * SECOND;
 /// The same while the ceiling is lower.
 const PROBE_LOW_EACH: u64 = SECOND;
 
-/// A ceiling is lower than it has been if requests cost so many times as much; after so many probes in vain that is
+/// A ceiling is lower than it has been if requests cost so many times as much; after so many failed probes that is
 /// as it should be.
 const LOWER: f64 = 1.25;
-const MOST_VAIN: u32 = 600;
+const MAX_FAILED_PROBES: u32 = 600;
 
 /// The least bound, in nanoseconds of cost. It is to hold only if the ceiling has fallen.
 const LEAST_BOUND: u64 = 4 * MS;
@@ -106,8 +106,8 @@ pub(super) struct Watch {
     /// By which factor requests cost more than at first, and the least of these factors.
     scale: f64,
     least_scale: f64,
-    /// Probes in vain since the ceiling has been lower.
-    vain: u32,
+    /// Probes that failed since the ceiling has been lower.
+    failed_probes: u32,
     /// How often the rate was too high, and how often the ceiling was measured, since ever.
     pub(super) all_overs: u64,
     pub(super) all_measured: u64,
@@ -320,8 +320,8 @@ impl Limiter {
             self.rest_over(false, now);
             self.costs.accept_mix(&self.span);
             let watch = &mut self.paced;
-            watch.vain = if watch.is_lower() { watch.vain + 1 } else { 0 };
-            if watch.vain > MOST_VAIN {
+            watch.failed_probes = if watch.is_lower() { watch.failed_probes + 1 } else { 0 };
+            if watch.failed_probes > MAX_FAILED_PROBES {
                 watch.least_scale = watch.scale;
             }
             self.end_probe(now);
