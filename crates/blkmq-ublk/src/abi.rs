@@ -94,8 +94,6 @@ pub mod feature {
     pub const USER_COPY: u64 = 1 << 7;
     /// The device has zones.
     pub const ZONED: u64 = 1 << 8;
-    /// While the server is gone, requests fail.
-    pub const USER_RECOVERY_FAIL_IO: u64 = 1 << 9;
     /// A block device can become larger while it is in use.
     pub const UPDATE_SIZE: u64 = 1 << 10;
     /// The kernel registers a request's pages with the ring by itself.

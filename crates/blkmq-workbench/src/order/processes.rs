@@ -63,12 +63,6 @@ impl Processes {
     pub fn all(&self) -> &[Process] {
         &self.all
     }
-
-    /// Gives each process the priority of the one that stands as far from the other end of the file.
-    pub fn exchange_priorities(&mut self) {
-        let priorities: Vec<IoPriority> = self.all.iter().rev().map(|process| process.priority).collect();
-        self.all.iter_mut().zip(priorities).for_each(|(process, priority)| process.priority = priority);
-    }
 }
 
 fn process(words: &[&str]) -> Result<Process, String> {

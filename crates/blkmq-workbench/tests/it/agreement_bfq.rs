@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use blkmq_workbench::oracle::{self, LEAST_SHARES, Recording, Row, Score, Scoring};
-use blkmq_workbench::order::{Groups, Replayed};
+use blkmq_workbench::order::{Groups, Processes, Replayed};
 
 use crate::whole::data;
 
@@ -88,7 +88,8 @@ fn readers_of_one_request_get_what_linux_gives_them() {
 fn exchanged_priorities_agree_less() {
     let mut recording = named("prio1248-sync-d1");
     let before = judged(&recording);
-    recording.processes.exchange_priorities();
+    let exchanged = "413 p7 / 2 0\n414 p6 / 2 4\n415 p4 / 2 6\n416 p0 / 2 7";
+    recording.processes = Processes::parse("exchanged", exchanged).expect("the lines are well formed");
     let after = judged(&recording);
     assert!(before.balanced() > Some(0.99) && after.balanced() < Some(0.8), "{:?} {:?}", before.balanced(), after);
     assert!(after.expired.part() < Some(0.7), "{:?}", after.expired);
