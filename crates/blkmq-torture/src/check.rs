@@ -151,14 +151,6 @@ impl Checkers {
         Self { tracker: Tracker::new(facts), checkers: all(facts) }
     }
 
-    /// The checkers of bfq alone, for worlds that have nothing else.
-    #[cfg(test)]
-    pub(crate) fn of_bfq(facts: &Facts) -> Self {
-        let is_meant = |rule| [reports::RULE, idling::RULE, lag::RULE].contains(&rule);
-        let checkers = all(facts).into_iter().filter(|(rule, _)| is_meant(*rule)).collect();
-        Self { tracker: Tracker::new(facts), checkers }
-    }
-
     /// Shows an event to the checkers.
     ///
     /// # Errors

@@ -146,7 +146,7 @@ fn nr_requests(random: &mut Random, depth: u16, scheduler: &str) -> Option<u32> 
 }
 
 /// The knobs of bfq in some of its worlds: those with which it promises most, or others.
-pub(crate) fn knobs_of_bfq(random: &mut Random, demand: Demand) -> Vec<(&'static str, i64)> {
+fn knobs_of_bfq(random: &mut Random, demand: Demand) -> Vec<(&'static str, i64)> {
     let max_budget = magnitude(random, 512) as i64;
     match random.below(4) {
         0 | 1 if demand == Demand::Joint => vec![("low_latency", 0), ("slice_idle", 0)],

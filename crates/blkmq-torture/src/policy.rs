@@ -1,7 +1,5 @@
 //! A scheduler that tells the witness every decision it makes.
 
-#[cfg(test)]
-mod alone;
 mod inner;
 mod roster;
 mod shares;

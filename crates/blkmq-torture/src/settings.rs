@@ -89,20 +89,3 @@ pub(crate) const fn dispatches_in_batches(locking: Locking) -> bool {
 pub(crate) fn go_together(scheduler: &str, locking: Locking) -> bool {
     !(orders_one_hctx(scheduler) && matches!(locking, Locking::Staged(_)))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kyber_goes_with_every_locking_but_staged() {
-        for locking in Locking::ALL {
-            let is_staged = matches!(locking, Locking::Staged(_));
-            assert_eq!(go_together("kyber", locking), !is_staged, "{locking}");
-            assert!(go_together("mq-deadline", locking) && go_together("none", locking), "{locking}");
-            let scheduler = Some("kyber".to_owned());
-            let settings = Settings { cpus: 1, scheduler, locking: Some(locking), mutant: None, live: None };
-            assert_eq!(settings.check().is_err(), is_staged, "{locking}");
-        }
-    }
-}

@@ -9,7 +9,7 @@ use blkmq_vcpu::schedule::{Decision, Priorities, Targeted, Uniform};
 use blkmq_vcpu::{CpuId, Ended, Options, Random, Schedule, go_on_for, run, thread, time};
 use blkmq_virtual::driver::spec::open;
 use blkmq_virtual::sched::{DispatchContext, Info, InsertAt, RqId, Scheduler, Time};
-use blkmq_virtual::{Bio, Buffer, Class, Client, IoPriority, Locking, RequestQueue, Submitter};
+use blkmq_virtual::{Bio, Buffer, Class, Client, Completion, IoPriority, Locking, RequestQueue, Submitter};
 
 /// By this time, in ns, a world in which no thread waits for a timeout is over.
 pub(crate) const SOON_NS: u64 = 1_000_000_000;
@@ -22,12 +22,105 @@ pub(crate) fn plays(schedule: Box<dyn Schedule>, main: impl FnOnce() + Send + 's
     })
 }
 
+/// Runs `main` under one schedule to its end, and returns what it returns.
+#[track_caller]
+pub(crate) fn returned<T: Send + 'static>(schedule: Box<dyn Schedule>, main: impl FnOnce() -> T + Send + 'static) -> T {
+    let (tell, told) = std::sync::mpsc::channel();
+    let ended = plays(schedule, move || tell.send(main()).expect("the test listens"));
+    assert_eq!(ended, Ended::Finished);
+    told.recv().expect("the world was told of")
+}
+
+/// Asserts that one of the seeds is `bad` when the code lacks what it does at `site`.
+#[track_caller]
+fn shows(site: &'static str, seeds: u64, bad: impl Fn(&u64) -> bool) {
+    weaken(Some(site));
+    let found = (0..seeds).find(bad);
+    weaken(None);
+    assert!(found.is_some(), "the test cannot fail: {site}");
+}
+
+/// A device that takes a second for each request.
+const SLOW: &str = "null,size=1M,irqmode=2,completion_nsec=1000000000";
+
 fn queue(device: &str, locking: Locking, nr_requests: &str) -> RequestQueue {
     let device = open(device).expect("the device is good");
     let builder = RequestQueue::builder(device).scheduler("mq-deadline").locking(locking);
     let q = builder.build().expect("the queue is good");
     q.change_knob("nr_requests", nr_requests).expect("there is such a knob").wait().expect("the number is good");
     q
+}
+
+/// A queue in front of a slow device with so many tags.
+fn slow_queue(depth: u32, locking: Locking) -> RequestQueue {
+    queue(&format!("{SLOW},hw_queue_depth={depth}"), locking, "64")
+}
+
+fn named(locking: &str) -> Locking {
+    locking.parse().expect("there is such a locking")
+}
+
+fn join(q: &RequestQueue, name: &str) -> Submitter {
+    q.submitter(&Client::new(name)).expect("there is a place")
+}
+
+fn read(sector: u64, class: Class) -> Bio {
+    Bio::read(sector, Buffer::zeroed(512)).with_priority(IoPriority { class, level: 0 })
+}
+
+fn submit(submitter: &mut Submitter, bio: Bio) {
+    submitter.submit(bio).expect("there are slots");
+    submitter.poll();
+}
+
+/// Has a request of `submitter` done by the device, and another one, for sector 100, held back because of it.
+fn hold_back(submitter: &mut Submitter) {
+    submit(submitter, read(0, Class::RealTime));
+    submit(submitter, read(100, Class::Idle));
+}
+
+/// The same. Returns the time until which the second request is held back.
+fn hold_back_until(submitter: &mut Submitter) -> u64 {
+    submitter.queue().set_knob("iosched/prio_aging_expire", "1").expect("there is such a knob");
+    hold_back(submitter);
+    submitter.next_wakeup().expect("it is held back until then").0
+}
+
+fn sleep_until(time: u64) {
+    thread::sleep(Duration::from_nanos(time.saturating_sub(time::now())));
+}
+
+/// Waits for all that is outstanding.
+fn finish(submitter: &mut Submitter) -> Vec<Completion> {
+    let mut done = Vec::new();
+    while submitter.nr_outstanding() > 0 {
+        submitter.wait(1, None);
+        done.extend(std::iter::from_fn(|| submitter.reap()));
+    }
+    done
+}
+
+fn last_issued(done: &[Completion]) -> u64 {
+    done.iter().map(|completion| completion.issued.0).max().expect("all came back")
+}
+
+/// So many threads poll from `begin` on, until `act` has returned.
+fn beside_polls(q: &RequestQueue, nr: usize, begin: u64, act: impl FnOnce()) {
+    let is_done = Arc::new(AtomicBool::new(false));
+    let polls = (0..nr).map(|_| {
+        let (q, is_done) = (q.clone(), Arc::clone(&is_done));
+        thread::spawn(move || {
+            let mut submitter = join(&q, "polls");
+            sleep_until(begin);
+            while !is_done.load(Ordering::Relaxed) {
+                submitter.poll();
+            }
+        })
+    });
+    let polls: Vec<_> = polls.collect();
+    act();
+    is_done.store(true, Ordering::Relaxed);
+    polls.into_iter().for_each(|thread| thread.join().expect("no panic"));
 }
 
 /// Lets a CPU go on until it has made a number of operations on a line, then the next CPU the next number on the next
@@ -43,6 +136,11 @@ impl InStep {
     fn boxed(pattern: Vec<(&'static str, u64)>) -> Box<Self> {
         let left = pattern[0].1;
         Box::new(Self { pattern, at: 0, left, turn: 0 })
+    }
+
+    /// Turns of a few steps on a line that every poll reads, so the turns come to an end.
+    fn of_polls(random: &mut Random) -> Box<Self> {
+        Self::boxed((0..random.within(1, 4)).map(|_| ("queue.word", random.within(1, 9))).collect())
     }
 }
 
@@ -64,18 +162,12 @@ impl Schedule for InStep {
 /// front of it. Two threads look at all this, in step.
 fn looks_in_step(pattern: Vec<(&'static str, u64)>, locking: Locking) -> Ended {
     plays(InStep::boxed(pattern), move || {
-        let device = "null,memory_backed=1,cache_size=1,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=2";
-        let q = queue(device, locking, "64");
-        let class = |class| IoPriority { class, level: 0 };
-        let mut first = q.submitter(&Client::new("first")).expect("there is a place");
-        first.submit(Bio::read(0, Buffer::zeroed(512)).with_priority(class(Class::RealTime))).expect("there are slots");
-        first.poll();
-        first.submit(Bio::read(100, Buffer::zeroed(512)).with_priority(class(Class::Idle))).expect("there are slots");
-        first.poll();
+        let q = queue(&format!("{SLOW},memory_backed=1,cache_size=1,hw_queue_depth=2"), locking, "64");
+        hold_back(&mut join(&q, "first"));
         let threads = [(30, 0), (3, 1)].map(|(polls, flushes)| {
             let q = q.clone();
             thread::spawn(move || {
-                let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+                let mut submitter = join(&q, "test");
                 (0..polls).for_each(|_| _ = submitter.poll());
                 for _ in 0..flushes {
                     submitter.submit(Bio::flush()).expect("there are slots");
@@ -107,34 +199,11 @@ fn two_who_look_in_step_come_to_an_end() {
 /// The device has a request for a long time, and the scheduler holds another request back because of it. A third
 /// request is submitted. Until the third request is done, another thread polls, in step.
 fn polls_in_step(seed: u64) -> Ended {
-    let mut random = Random::new(seed);
-    // Every poll reads this line, so the turns come to an end.
-    let pattern = (0..random.within(1, 4)).map(|_| ("queue.word", random.within(1, 9))).collect();
-    plays(InStep::boxed(pattern), || {
-        let device = "null,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=8";
-        let locking = "staged:dispatch".parse().expect("there is such a locking");
-        let q = queue(device, locking, "64");
-        let read = |sector, class| Bio::read(sector, Buffer::zeroed(512)).with_priority(IoPriority { class, level: 0 });
-        let mut first = q.submitter(&Client::new("first")).expect("there is a place");
-        for (sector, class) in [(0, Class::RealTime), (100, Class::Idle)] {
-            first.submit(read(sector, class)).expect("there are slots");
-            first.poll();
-        }
-        let is_done = Arc::new(AtomicBool::new(false));
-        let polls = thread::spawn({
-            let (q, is_done) = (q.clone(), Arc::clone(&is_done));
-            move || {
-                let mut submitter = q.submitter(&Client::new("polls")).expect("there is a place");
-                while !is_done.load(Ordering::Relaxed) {
-                    submitter.poll();
-                }
-            }
-        });
-        let mut second = q.submitter(&Client::new("second")).expect("there is a place");
-        second.submit(read(200, Class::RealTime)).expect("there are slots");
-        second.poll();
-        is_done.store(true, Ordering::Relaxed);
-        polls.join().expect("no panic");
+    plays(InStep::of_polls(&mut Random::new(seed)), || {
+        let q = slow_queue(8, named("staged:dispatch"));
+        let [mut first, mut second] = ["first", "second"].map(|name| join(&q, name));
+        hold_back(&mut first);
+        beside_polls(&q, 1, 0, || submit(&mut second, read(200, Class::RealTime)));
     })
 }
 
@@ -144,45 +213,23 @@ fn polls_in_step(seed: u64) -> Ended {
 fn who_polls_keeps_nobody_at_the_scheduler() {
     let endless = |seed: &u64| polls_in_step(*seed) != Ended::Finished;
     assert_eq!((0..2_000).find(endless), None);
-    weaken(Some("staged.pending_event"));
-    let found = (0..2_000).find(endless);
-    weaken(None);
-    assert!(found.is_some(), "the test cannot fail");
+    shows("staged.pending_event", 2_000, endless);
 }
 
 /// The device has a request for a second, and the scheduler holds another request back because of it until a certain
 /// time. One thread looks just before that time. Two threads poll, in step, until the first thread has returned.
 fn polls_in_step_when_a_time_has_come(seed: u64) -> Ended {
     let mut random = Random::new(seed);
-    // Every poll reads this line, so the turns come to an end.
-    let pattern = (0..random.within(1, 4)).map(|_| ("queue.word", random.within(1, 9))).collect();
+    let schedule = InStep::of_polls(&mut random);
     let early = random.within(1, 100) * 20;
-    plays(InStep::boxed(pattern), move || {
-        let device = "null,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=8";
-        let q = queue(device, "staged:dispatch".parse().expect("there is such a locking"), "64");
-        q.set_knob("iosched/prio_aging_expire", "1").expect("there is such a knob");
-        let read = |sector, class| Bio::read(sector, Buffer::zeroed(512)).with_priority(IoPriority { class, level: 0 });
-        let mut first = q.submitter(&Client::new("first")).expect("there is a place");
-        for (sector, class) in [(0, Class::RealTime), (100, Class::Idle)] {
-            first.submit(read(sector, class)).expect("there are slots");
+    plays(schedule, move || {
+        let q = slow_queue(8, named("staged:dispatch"));
+        let mut first = join(&q, "first");
+        let due = hold_back_until(&mut first);
+        beside_polls(&q, 2, due, || {
+            sleep_until(due - early);
             first.poll();
-        }
-        let due = first.next_wakeup().expect("it is held back until then");
-        let is_done = Arc::new(AtomicBool::new(false));
-        let others = [(); 2].map(|()| {
-            let (q, is_done) = (q.clone(), Arc::clone(&is_done));
-            thread::spawn(move || {
-                let mut submitter = q.submitter(&Client::new("polls")).expect("there is a place");
-                thread::sleep(Duration::from_nanos(due.0.saturating_sub(time::now())));
-                while !is_done.load(Ordering::Relaxed) {
-                    submitter.poll();
-                }
-            })
         });
-        thread::sleep(Duration::from_nanos((due.0 - early).saturating_sub(time::now())));
-        first.poll();
-        is_done.store(true, Ordering::Relaxed);
-        others.into_iter().for_each(|other| other.join().expect("no panic"));
     })
 }
 
@@ -192,10 +239,7 @@ fn polls_in_step_when_a_time_has_come(seed: u64) -> Ended {
 fn who_chooses_alone_sees_that_a_time_has_come() {
     let endless = |seed: &u64| polls_in_step_when_a_time_has_come(*seed) != Ended::Finished;
     assert_eq!((0..5_000).find(endless), None);
-    weaken(Some("dispatch.time_anew"));
-    let found = (0..20_000).find(endless);
-    weaken(None);
-    assert!(found.is_some(), "the test cannot fail");
+    shows("dispatch.time_anew", 20_000, endless);
 }
 
 /// The device has a request for a second, and the scheduler holds another request back because of it until a certain
@@ -206,38 +250,24 @@ fn time_of_the_held_back(seed: u64, locking: Locking, nr_others: u32) -> u64 {
         0 => Box::new(Uniform::new(Random::new(seed), 5)),
         mean => Box::new(Priorities::new(Random::new(seed), [15, 30, 60][mean as usize - 1])),
     };
-    let (tell, told) = std::sync::mpsc::channel();
-    let ended = plays(schedule, move || {
-        let q = queue("null,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=2", locking, "64");
-        q.set_knob("iosched/prio_aging_expire", "1").expect("there is such a knob");
-        let read = |sector, class| Bio::read(sector, Buffer::zeroed(512)).with_priority(IoPriority { class, level: 0 });
-        let mut first = q.submitter(&Client::new("first")).expect("there is a place");
-        for (sector, class) in [(0, Class::RealTime), (100, Class::Idle)] {
-            first.submit(read(sector, class)).expect("there are slots");
-            first.poll();
-        }
-        let due = first.next_wakeup().expect("it is held back until then");
+    returned(schedule, move || {
+        let q = slow_queue(2, locking);
+        let mut first = join(&q, "first");
+        let due = hold_back_until(&mut first);
         let others: Vec<_> = (0..nr_others)
             .map(|number| {
                 let q = q.clone();
                 thread::spawn(move || {
-                    let mut submitter = q.submitter(&Client::new("looks")).expect("there is a place");
-                    let early = seed / 4 / 64_u64.pow(number) % 64 * 20;
-                    thread::sleep(Duration::from_nanos((due.0 - early).saturating_sub(time::now())));
+                    let mut submitter = join(&q, "looks");
+                    sleep_until(due - seed / 4 / 64_u64.pow(number) % 64 * 20);
                     submitter.poll();
                 })
             })
             .collect();
-        let mut issued = Vec::new();
-        while first.nr_outstanding() > 0 {
-            first.wait(1, None);
-            issued.extend(std::iter::from_fn(|| first.reap()).map(|completion| completion.issued.0));
-        }
+        let issued = last_issued(&finish(&mut first));
         others.into_iter().for_each(|other| other.join().expect("no panic"));
-        tell.send(issued.into_iter().max().expect("both came back")).expect("the test listens");
-    });
-    assert_eq!(ended, Ended::Finished, "{locking}, {nr_others} others, seed {seed}");
-    told.recv().expect("the world was told of")
+        issued
+    })
 }
 
 /// Red if a thread that held the last tag when a time came does not look again with that time: under `staged`, if it
@@ -246,20 +276,14 @@ fn time_of_the_held_back(seed: u64, locking: Locking, nr_others: u32) -> u64 {
 #[test]
 fn what_a_time_lets_go_goes_though_its_tag_was_held() {
     let is_late = |seed: &u64, locking, nr_others| time_of_the_held_back(*seed, locking, nr_others) > SOON_NS / 2;
-    for locking in Locking::ALL {
-        for nr_others in [1, 2] {
+    for nr_others in [1, 2] {
+        for locking in Locking::ALL {
             let late = (0..4_000).find(|seed| is_late(seed, locking, nr_others));
             assert_eq!(late, None, "{locking}, {nr_others} others");
         }
+        shows("dispatch.time_anew", 4_000, |seed| is_late(seed, named("staged"), nr_others));
     }
-    let staged = "staged".parse().expect("there is such a locking");
-    weaken(Some("dispatch.time_anew"));
-    let mut found = vec![];
-    found.extend([1, 2].map(|nr_others| (0..4_000).find(|seed| is_late(seed, staged, nr_others))));
-    weaken(Some("combine.kick"));
-    found.push((0..4_000).find(|seed| is_late(seed, Locking::Combining, 1)));
-    weaken(None);
-    assert!(found.iter().all(Option::is_some), "the test cannot fail: {found:?}");
+    shows("combine.kick", 4_000, |seed| is_late(seed, Locking::Combining, 1));
 }
 
 /// As above, but the thread that waits submits another request at about that time, and there are more tags. Returns
@@ -270,43 +294,26 @@ fn time_of_the_held_back_beside_another(seed: u64, locking: Locking, nr_queues: 
         1 => Box::new(Uniform::new(Random::new(seed), 30)),
         _ => Box::new(Targeted::new(Random::new(seed), "queue.dispatching", 20)),
     };
-    let (tell, told) = std::sync::mpsc::channel();
-    let ended = plays(schedule, move || {
-        let device = "null,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=8";
-        let q = queue(&format!("{device},submit_queues={nr_queues}"), locking, "64");
-        q.set_knob("iosched/prio_aging_expire", "1").expect("there is such a knob");
-        let read = |sector, class| Bio::read(sector, Buffer::zeroed(512)).with_priority(IoPriority { class, level: 0 });
+    returned(schedule, move || {
+        let q = queue(&format!("{SLOW},hw_queue_depth=8,submit_queues={nr_queues}"), locking, "64");
         // With several hardware queues the waiting request is not for the first one.
-        let _other = q.submitter(&Client::new("other")).expect("there is a place");
-        let mut first = q.submitter(&Client::new("first")).expect("there is a place");
-        for (sector, class) in [(0, Class::RealTime), (100, Class::Idle)] {
-            first.submit(read(sector, class)).expect("there are slots");
-            first.poll();
-        }
-        let due = first.next_wakeup().expect("it is held back until then");
-        let sleeps_until =
-            move |early_ns: u64| thread::sleep(Duration::from_nanos((due.0 - early_ns).saturating_sub(time::now())));
+        let _other = join(&q, "other");
+        let mut first = join(&q, "first");
+        let due = hold_back_until(&mut first);
         let looks = thread::spawn({
             let q = q.clone();
             move || {
-                let mut submitter = q.submitter(&Client::new("looks")).expect("there is a place");
-                sleeps_until(seed / 3 % 64 * 20);
+                let mut submitter = join(&q, "looks");
+                sleep_until(due - seed / 3 % 64 * 20);
                 submitter.poll();
             }
         });
-        sleeps_until(seed / 192 % 8 * 40);
+        sleep_until(due - seed / 192 % 8 * 40);
         first.submit(read(300, Class::RealTime)).expect("there are slots");
-        let mut issued = 0;
-        while first.nr_outstanding() > 0 {
-            first.wait(1, None);
-            let held_back = std::iter::from_fn(|| first.reap()).find(|completion| completion.bio.sector == 100);
-            issued = held_back.map_or(issued, |completion| completion.issued.0);
-        }
+        let done = finish(&mut first);
         looks.join().expect("no panic");
-        tell.send(issued).expect("the test listens");
-    });
-    assert_eq!(ended, Ended::Finished, "{locking}, seed {seed}");
-    told.recv().expect("the world was told of")
+        done.iter().find(|completion| completion.bio.sector == 100).expect("it came back").issued.0
+    })
 }
 
 /// Red if a thread that chooses, and that is told meanwhile that a time has come, continues with an earlier time.
@@ -314,17 +321,13 @@ fn time_of_the_held_back_beside_another(seed: u64, locking: Locking, nr_queues: 
 fn a_time_that_came_while_another_chose_is_not_forgotten() {
     let is_late =
         |seed: &u64, locking, nr_queues| time_of_the_held_back_beside_another(*seed, locking, nr_queues) > SOON_NS / 2;
-    for locking in Locking::ALL {
-        for nr_queues in [1, 2] {
+    for nr_queues in [1, 2] {
+        for locking in Locking::ALL {
             let late = (0..8_000).find(|seed| is_late(seed, locking, nr_queues));
             assert_eq!(late, None, "{locking}, {nr_queues} hardware queues");
         }
+        shows("dispatch.time_anew", 60_000, |seed| is_late(seed, named("staged"), nr_queues));
     }
-    weaken(Some("dispatch.time_anew"));
-    let staged = "staged".parse().expect("there is such a locking");
-    let found = [1, 2].map(|nr_queues| (0..60_000).find(|seed| is_late(seed, staged, nr_queues)));
-    weaken(None);
-    assert!(found.iter().all(Option::is_some), "the test cannot fail: {found:?}");
 }
 
 /// The reads of three threads all go to the second hardware queue, which has one tag. So chosen requests wait on its
@@ -333,9 +336,8 @@ fn reads_of_the_second_queue(seed: u64, locking: Locking) -> Ended {
     let schedule = Priorities::new(Random::new(seed), [60, 150, 300, 600][seed as usize % 4]);
     plays(Box::new(schedule), move || {
         let q = queue("null,size=1M,irqmode=0,hw_queue_depth=1,submit_queues=2", locking, "64");
-        let submitters = (0..6).map(|_| q.submitter(&Client::new("reads")).expect("there is a place"));
-        let of_the_second =
-            submitters.collect::<Vec<_>>().into_iter().enumerate().filter(|(number, _)| number % 2 == 1);
+        let submitters: Vec<_> = (0..6).map(|_| join(&q, "reads")).collect();
+        let of_the_second = submitters.into_iter().enumerate().filter(|(number, _)| number % 2 == 1);
         let threads = of_the_second.map(|(number, mut submitter)| {
             thread::spawn(move || {
                 for at in 0..6 {
@@ -345,10 +347,7 @@ fn reads_of_the_second_queue(seed: u64, locking: Locking) -> Ended {
                         submitter.poll();
                     }
                 }
-                while submitter.nr_outstanding() > 0 {
-                    submitter.wait(1, None);
-                    while submitter.reap().is_some() {}
-                }
+                finish(&mut submitter);
             })
         });
         threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().expect("no panic"));
@@ -360,8 +359,7 @@ fn reads_of_the_second_queue(seed: u64, locking: Locking) -> Ended {
 #[test]
 fn a_kick_is_not_lost_with_a_request_that_waits_for_its_tag() {
     for (locking, seeds) in [("single", 3_000), ("staged:dispatch", 30_000), ("batch", 3_000), ("combining", 3_000)] {
-        let locking: Locking = locking.parse().expect("there is such a locking");
-        let stuck = (0..seeds).find(|seed| reads_of_the_second_queue(*seed, locking) != Ended::Finished);
+        let stuck = (0..seeds).find(|seed| reads_of_the_second_queue(*seed, named(locking)) != Ended::Finished);
         assert_eq!(stuck, None, "{locking}");
     }
 }
@@ -374,15 +372,12 @@ fn writes_without_room(seed: u64, locking: Locking) -> Ended {
         let threads = [0, 1].map(|number| {
             let q = q.clone();
             thread::spawn(move || {
-                let mut submitter = q.submitter(&Client::new("writes")).expect("there is a place");
+                let mut submitter = join(&q, "writes");
                 for at in 0..3 {
                     let sector = number * 500 + at * 10;
                     submitter.submit(Bio::write(sector, Buffer::zeroed(512))).expect("there are slots");
                 }
-                while submitter.nr_outstanding() > 0 {
-                    submitter.wait(1, None);
-                    while submitter.reap().is_some() {}
-                }
+                finish(&mut submitter);
             })
         });
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
@@ -394,8 +389,7 @@ fn writes_without_room(seed: u64, locking: Locking) -> Ended {
 #[test]
 fn a_request_without_room_is_counted_before_a_completer_is_to_find_it() {
     for locking in ["single", "staged", "staged:dispatch", "batch", "combining"] {
-        let locking: Locking = locking.parse().expect("there is such a locking");
-        let stuck = (0..10_000).find(|seed| writes_without_room(*seed, locking) != Ended::Finished);
+        let stuck = (0..10_000).find(|seed| writes_without_room(*seed, named(locking)) != Ended::Finished);
         assert_eq!(stuck, None, "{locking}");
     }
 }
@@ -442,33 +436,19 @@ impl Scheduler for HeldTwice {
 /// One thread comes just before the first time of [`HeldTwice`]. Two threads poll, in step, until it has returned.
 fn polls_in_step_at_the_first_of_two_times(seed: u64) -> Ended {
     let mut random = Random::new(seed);
-    // Every poll reads this line, so the turns come to an end.
-    let pattern = (0..random.within(1, 4)).map(|_| ("queue.word", random.within(1, 9))).collect();
+    let schedule = InStep::of_polls(&mut random);
     let early = random.within(1, 100) * 20;
-    plays(InStep::boxed(pattern), move || {
+    plays(schedule, move || {
         let device = open("null,size=1M,hw_queue_depth=8").expect("the device is good");
         let builder = RequestQueue::builder(device).scheduler(Box::<HeldTwice>::default() as Box<dyn Scheduler>);
-        let q = builder.locking("staged:dispatch".parse().expect("there is such a locking"));
-        let q = q.build().expect("the queue is good");
-        let sleep_until = |time: u64| thread::sleep(Duration::from_nanos(time.saturating_sub(time::now())));
-        let mut first = q.submitter(&Client::new("first")).expect("there is a place");
-        first.submit(Bio::read(0, Buffer::zeroed(512))).expect("there are slots");
-        first.poll();
-        let is_done = Arc::new(AtomicBool::new(false));
-        let others = [(); 2].map(|()| {
-            let (q, is_done) = (q.clone(), Arc::clone(&is_done));
-            thread::spawn(move || {
-                let mut submitter = q.submitter(&Client::new("polls")).expect("there is a place");
-                sleep_until(HeldTwice::TIMES[0].0);
-                while !is_done.load(Ordering::Relaxed) {
-                    submitter.poll();
-                }
-            })
+        let q = builder.locking(named("staged:dispatch")).build().expect("the queue is good");
+        let mut first = join(&q, "first");
+        submit(&mut first, Bio::read(0, Buffer::zeroed(512)));
+        let [Time(due), _] = HeldTwice::TIMES;
+        beside_polls(&q, 2, due, || {
+            sleep_until(due - early);
+            first.poll();
         });
-        sleep_until(HeldTwice::TIMES[0].0 - early);
-        first.poll();
-        is_done.store(true, Ordering::Relaxed);
-        others.into_iter().for_each(|other| other.join().expect("no panic"));
     })
 }
 
@@ -511,19 +491,10 @@ fn lateness_beside_a_completion_and_a_flush(seed: u64, locking: Locking) -> u64 
     let turns = vec![turn(1, 150), turn(2, 300), (3, 1000), turn(0, 500), (2, 3000), (1, 3000), (0, 3000)];
     let early = random.within(0, 32) * 50;
     let schedule = Box::new(Turns { is_on: Arc::clone(&is_on), turns, at: 0 });
-    let (tell, told) = std::sync::mpsc::channel();
-    let ended = plays(schedule, move || {
-        let device = "null,memory_backed=1,cache_size=1,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=3";
-        let q = queue(device, locking, "64");
+    returned(schedule, move || {
+        let q = queue(&format!("{SLOW},memory_backed=1,cache_size=1,hw_queue_depth=3"), locking, "64");
         q.set_knob("iosched/prio_aging_expire", "1").expect("there is such a knob");
-        let read = |sector, class| Bio::read(sector, Buffer::zeroed(512)).with_priority(IoPriority { class, level: 0 });
-        let [mut first, mut second, mut third] =
-            ["first", "second", "third"].map(|name| q.submitter(&Client::new(name)).expect("there is a place"));
-        let submit = |submitter: &mut Submitter, bio| {
-            submitter.submit(bio).expect("there are slots");
-            submitter.poll();
-        };
-        let sleep_until = |time: u64| thread::sleep(Duration::from_nanos(time.saturating_sub(time::now())));
+        let [mut first, mut second, mut third] = ["first", "second", "third"].map(|name| join(&q, name));
         submit(&mut second, read(0, Class::RealTime));
         let completes = second.next_wakeup().expect("it is with the device").0;
         sleep_until(completes / 2);
@@ -553,19 +524,12 @@ fn lateness_beside_a_completion_and_a_flush(seed: u64, locking: Locking) -> u64 
                 steps.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let mut issued = Vec::new();
-        while first.nr_outstanding() > 0 {
-            first.wait(1, None);
-            issued.extend(std::iter::from_fn(|| first.reap()).map(|completion| completion.issued.0));
-        }
+        let issued = last_issued(&finish(&mut first));
         passes.join().expect("no panic");
         // These threads stay until here, because a thread that waits looks again when another thread leaves.
         drop((second.join().expect("no panic"), third.join().expect("no panic")));
-        let issued = issued.into_iter().max().expect("both came back");
-        tell.send(issued.saturating_sub(due)).expect("the test listens");
-    });
-    assert_eq!(ended, Ended::Finished, "{locking}, seed {seed}");
-    told.recv().expect("the world was told of")
+        issued.saturating_sub(due)
+    })
 }
 
 /// Red if a thread that chooses many requests at a time leaves a request behind that was held back until a time which
@@ -576,25 +540,21 @@ fn a_time_that_came_while_others_had_the_tags_is_not_forgotten() {
     for locking in Locking::ALL {
         assert_eq!((0..20_000).find(|seed| is_late(seed, locking)), None, "{locking}");
     }
-    weaken(Some("dispatch.time_anew"));
     // Under the locking combining, the thread that looks at the tags has the hold, so no other thread comes in between.
-    let found = ["single", "staged", "batch"]
-        .map(|name| (0..20_000).find(|seed| is_late(seed, name.parse().expect("there is such a locking"))));
-    weaken(None);
-    assert!(found.iter().all(Option::is_some), "the test cannot fail: {found:?}");
+    for locking in ["single", "staged", "batch"] {
+        shows("dispatch.time_anew", 20_000, |seed| is_late(seed, named(locking)));
+    }
 }
 
 /// A scan for timeouts is due when another thread shortens the timeout. Returns the time until the next scan after
 /// that.
 fn next_scan(seed: u64) -> u64 {
-    let (tell, told) = std::sync::mpsc::channel();
-    let ended = plays(Box::new(Uniform::new(Random::new(seed), 2)), move || {
-        let q = queue("null,size=1M,irqmode=2,completion_nsec=1000000000", Locking::Single, "64");
-        let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+    returned(Box::new(Uniform::new(Random::new(seed), 2)), move || {
+        let q = queue(SLOW, Locking::Single, "64");
+        let mut submitter = join(&q, "test");
         thread::sleep(Duration::from_secs(40));
         let polls = thread::spawn(move || {
-            submitter.submit(Bio::read(0, Buffer::zeroed(512))).expect("there are slots");
-            submitter.poll();
+            submit(&mut submitter, Bio::read(0, Buffer::zeroed(512)));
             submitter
         });
         // A number of steps, so that the change comes before the scan, during it, or after it.
@@ -602,10 +562,8 @@ fn next_scan(seed: u64) -> u64 {
         q.set_knob("io_timeout", "100").expect("there is such a knob");
         let submitter = polls.join().expect("no panic");
         let next = submitter.next_wakeup().expect("a request is with the device");
-        tell.send(next.since(q.clock().now())).expect("the test listens");
-    });
-    assert_eq!(ended, Ended::Finished);
-    told.recv().expect("the world was told of")
+        next.since(q.clock().now())
+    })
 }
 
 /// Red if a thread that begins a scan plans the next scan with the timeout that it had read before.
@@ -613,8 +571,5 @@ fn next_scan(seed: u64) -> u64 {
 fn a_time_that_was_shortened_while_a_scan_was_due_holds() {
     let late = |seed: &u64| next_scan(*seed) > 100_000_000;
     assert_eq!((0..1_000).find(late), None);
-    weaken(Some("timeout.read_again"));
-    let found = (0..50_000).find(late);
-    weaken(None);
-    assert!(found.is_some(), "the test cannot fail");
+    shows("timeout.read_again", 50_000, late);
 }
