@@ -131,15 +131,6 @@ fn designs_are_in_the_published_order_or_the_comparison_is_wrong() {
     assert!(!rest.order_right && rest.orders[0].wrong.is_empty(), "{rest:?}");
 }
 
-/// Red if more operations a second are taken for worse.
-#[test]
-fn more_operations_are_better() {
-    let row = |case, published| [case, "4", published, "ops/s", "value", "unasked", "g", LINUX];
-    let rows = rows_of(&[row("single", "100"), row("batch", "200")]);
-    assert!(compare(&rows, saying(&[("single", 1.0), ("batch", 2.0)])).order_right);
-    assert!(!compare(&rows, saying(&[("single", 2.0), ("batch", 1.0)])).order_right);
-}
-
 /// Red if published rows can be refused by what was published itself, or accepted without a model.
 #[test]
 fn what_was_published_agrees_with_itself_and_nothing_does_not() {

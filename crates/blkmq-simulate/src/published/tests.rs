@@ -35,39 +35,6 @@ fn rows_count_as_was_agreed() {
     assert_eq!((count, of), (133, 9), "at least 40 rows of 5 sources were asked for");
 }
 
-/// Red if a figure of Linux's patch series is missing or has another value.
-#[test]
-fn every_table_of_the_patches_has_its_rows() {
-    let rows = rows();
-    let figure = |source: &str, case: &str| {
-        let row = rows.iter().find(|row| (row.source, &*row.case) == (source, case));
-        row.unwrap_or_else(|| panic!("{source} has no {case:?}")).published
-    };
-    for (source, case, published) in [
-        ("axboe-deadline", "single, null_blk", 879e3),
-        ("axboe-deadline", "buckets, null_blk", 2311e3),
-        ("axboe-deadline", "lists, null_blk", 2867e3),
-        ("axboe-deadline", "single, NVMe", 901e3),
-        ("axboe-deadline", "buckets, NVMe", 2610e3),
-        ("axboe-deadline", "lists, NVMe", 3162e3),
-        ("axboe-deadline", "single, null_blk, contention", 93.6),
-        ("axboe-deadline", "buckets, R7525", 66e3),
-        ("axboe-deadline", "single, R7525, system time", 12.6),
-        ("axboe-deadline", "buckets, R7525, system time", 10.7),
-        ("kuai-batch", "single, v1", 263e3),
-        ("kuai-batch", "batch, v1", 475e3),
-        ("kuai-batch", "single, v4", 256e3),
-        ("kuai-batch", "batch, v4", 594e3),
-        ("kuai-batch", "BFQ single, v1", 124e3),
-        ("kuai-batch", "BFQ batch, v1", 292e3),
-        ("axboe-in-flight", "one word", 2.6e6),
-        ("axboe-in-flight", "by the tags", 20.4e6),
-        ("axboe-in-flight", "off, after", 21.4e6),
-    ] {
-        assert_eq!(figure(source, case), published, "{source}: {case}");
-    }
-}
-
 /// Red if a row counts that a constant of its machine would be chosen for, or that more threads ran than there were
 /// CPUs; or if a machine refers to a profile that does not exist.
 #[test]
@@ -99,29 +66,6 @@ fn threads_are_those_at_the_fullest_lock() {
         }
     }
     assert_eq!(seen, 57);
-}
-
-/// Red if the rows do not show what locks that combine are known for: at 4 cores they lose on the benchmarks of short
-/// sections where there is an order at all, at 94 they win 1.8 to 2.5 times there, and on the one of long sections that
-/// sleep they lose everywhere and collapse.
-#[test]
-fn locks_that_combine_have_their_losses_among_the_rows() {
-    let rows = rows();
-    let gain = |benchmark: &str, cores: usize| {
-        let of = |locks: &str| {
-            let case = format!("{benchmark}, {locks}, {cores} cores");
-            rows.iter().find(|row| row.source == "combining-kernel" && row.case == case).unwrap()
-        };
-        let [stock, combining] = ["queued", "combining"].map(of);
-        assert!(stock.group.is_some() && stock.group == combining.group, "{benchmark} {cores}");
-        combining.published / stock.published
-    };
-    let short = ["dup1", "mmap1", "open1", "writeseek2"];
-    assert_eq!(short.map(|benchmark| gain(benchmark, 4) < 1.0), [true; 4]);
-    assert_eq!(short.map(|benchmark| gain(benchmark, 4) < 1.0 / 1.1), [true, false, true, false]);
-    let at_94 = short.map(|benchmark| gain(benchmark, 94));
-    assert!(at_94.iter().all(|gain| (1.8..2.5).contains(gain)), "{at_94:?}");
-    assert_eq!([4, 15, 47, 94].map(|cores| (gain("malloc1", cores) * 100.0) as u32), [77, 31, 11, 9]);
 }
 
 /// Red if a benchmark whose rows count has no section to model.
