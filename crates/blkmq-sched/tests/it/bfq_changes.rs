@@ -93,22 +93,6 @@ fn weight(weight: u16) -> ClientSettings {
     ClientSettings { weight, ..ClientSettings::default() }
 }
 
-/// Client 2 leads client 1, with which it shares a queue, to the queue of client 3. That is waited for when all three
-/// leave, and client 1, which has not followed, is the last. Red if only the queue to which a client sends leaves
-/// service with it: then the device waits for a queue that no client has.
-#[test]
-fn a_queue_that_no_client_has_is_not_waited_for() {
-    let mut world = World::shared();
-    world.join(client(3), ClientSettings::default());
-    [(3, FAR), (1, 16), (2, FAR + 8)].into_iter().for_each(|(of, sector)| world.read(of, sector));
-    world.serve_all();
-    world.read(3, FAR + 16);
-    world.serve_all();
-    assert!(world.shown().contains("in_service: client 3, waited for"), "{}", world.shown());
-    [3, 2, 1].into_iter().for_each(|of| world.bfq.leave(client(of)));
-    assert!(world.shown().contains("in_service: none") && !world.shown().contains("queue "), "{}", world.shown());
-}
-
 /// A completion is told by another thread, and may lie behind the insertion that follows it. Red if the client then
 /// counts as one that thinks for long.
 #[test]

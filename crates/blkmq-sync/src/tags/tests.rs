@@ -255,28 +255,9 @@ fn tags_share_no_line_between_words() {
 }
 
 #[test]
-#[should_panic = "resized while tags are out"]
-fn tags_that_are_out_forbid_resizing() {
-    let tags = Tags::new(4, 4);
-    let _tag = tags.get(&mut Hint::default());
-    tags.resize(2);
-}
-
-#[test]
 #[should_panic = "depth 5 is not in 1..=4"]
 fn tags_stay_within_the_maximum() {
     Tags::new(4, 4).resize(5);
-}
-
-#[cfg(debug_assertions)]
-#[test]
-#[should_panic = "put back twice"]
-fn tags_put_back_twice_are_noticed() {
-    let tags = Tags::new(4, 4);
-    let mut hint = Hint::default();
-    let tag = tags.get(&mut hint).unwrap();
-    tags.put(tag, &mut hint);
-    tags.put(tag, &mut hint);
 }
 
 #[cfg(debug_assertions)]
