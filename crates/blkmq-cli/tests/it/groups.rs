@@ -269,7 +269,6 @@ fn shares_due_and_received_are_told_with_who_waits() {
 fn it_is_said_that_weights_do_nothing() {
     let server = Config::new(TREE).serve();
     assert!(server.greeting.contains("default: the weight of also (250) does nothing: "), "{}", server.greeting);
-    assert!(server.greeting.contains("default: the weights of clients and groups do nothing: "), "{}", server.greeting);
     let output = server.output(&["set", "weight", "group=gold", "7"]);
     let warning = String::from_utf8(output.stderr).unwrap();
     assert!(warning.starts_with("blkmq: the weight of group=gold does nothing now: "), "{warning}");
@@ -290,6 +289,9 @@ fn check_warns_of_what_the_start_warns_of() {
     for (text, words) in pairs {
         let config = Config::new(text);
         let server = config.serve();
+        // Nothing is suggested that ends shares.
+        let suggestions = ["scheduler none", "\n  blkmq clients --control "].map(|text| server.greeting.contains(text));
+        assert_eq!(suggestions, [!text.contains("weight"), text.contains("weight")], "{}", server.greeting);
         let output = server.output(&["serve", "--check", &config.path()]);
         assert!(output.status.success(), "{output:?}");
         let warned = String::from_utf8(output.stderr).unwrap();
@@ -301,16 +303,6 @@ fn check_warns_of_what_the_start_warns_of() {
     let output = config.serve().output(&["serve", "--check", &config.path()]);
     let warned = String::from_utf8(output.stderr).unwrap();
     assert!(!warned.contains("weights") && warned.lines().count() == 1, "{warned}");
-}
-
-/// Red if the greeting suggests to remove the scheduler that keeps the shares.
-#[test]
-fn the_greeting_suggests_nothing_that_ends_shares() {
-    let greeting = |text: &str| Config::new(text).serve().greeting.clone();
-    let shared = greeting(UNDER_BFQ);
-    assert!(!shared.contains("scheduler none") && shared.contains("\n  blkmq clients --control "), "{shared}");
-    let plain = greeting("device = \"ram,size=1M\"\n");
-    assert!(plain.contains("scheduler none"), "{plain}");
 }
 
 /// A queue under bfq whose device does one request at a time, with an export `gold` beside the default one.

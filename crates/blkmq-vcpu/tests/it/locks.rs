@@ -43,14 +43,14 @@ fn each<T: Send + Sync + 'static>(nr: u64, shared: &Arc<T>, body: fn(u64, &T)) {
 
 /// A lock on lines of its own. Without these, it would cost nothing to pass it on.
 #[repr(align(64))]
-struct Alone<T>(Mutex<T>);
+pub(crate) struct Alone<T>(Mutex<T>);
 
 impl<T> Alone<T> {
-    fn new(value: T) -> Self {
+    pub(crate) fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }
 
-    fn get(&self) -> &Mutex<T> {
+    pub(crate) fn get(&self) -> &Mutex<T> {
         place_at("lock", self);
         &self.0
     }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use blkmq_vcpu::cache::{Distances, Picoseconds};
 use blkmq_vcpu::schedule::Uniform;
+use blkmq_vcpu::sync::Arc;
 use blkmq_vcpu::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use blkmq_vcpu::sync::{Arc, Mutex};
 use blkmq_vcpu::{
-    Accessed, Cores, CpuId, Ended, Kernel, LockKind, Options, Random, Smt, go_on_for, place_at, run, steps, thread,
-    time, work,
+    Accessed, Cores, CpuId, Ended, Kernel, LockKind, Options, Random, Smt, go_on_for, run, steps, thread, time, work,
 };
+
+use crate::locks::Alone;
 
 const MS: Picoseconds = 1_000_000_000;
 const SWITCH: Picoseconds = 2_000_000;
@@ -139,17 +140,6 @@ fn a_thread_that_yields_lets_another_one_go_on_if_one_waits() {
     assert_eq!(second, first + SWITCH);
 }
 
-/// A lock on lines of its own.
-#[repr(align(64))]
-struct Alone<T>(Mutex<T>);
-
-impl<T> Alone<T> {
-    fn get(&self) -> &Mutex<T> {
-        place_at("lock", self);
-        &self.0
-    }
-}
-
 /// How long so many threads on four CPUs take for so many holds of a lock.
 fn holds(nr_threads: u64, locks: LockKind) -> Picoseconds {
     const HOLDS: u64 = 30_000;
@@ -159,7 +149,7 @@ fn holds(nr_threads: u64, locks: LockKind) -> Picoseconds {
     let kernel = Kernel { slice: 300_000_000, ..Kernel::default() };
     let cores = Cores { locks, kernel, ..cores(4, &[0, 0, 1, 2, 3]) };
     let ended = run_on(cores, move || {
-        let lock = Arc::new(Alone(Mutex::new(0)));
+        let lock = Arc::new(Alone::new(0));
         let threads = (0..nr_threads).map(|_| {
             let lock = lock.clone();
             thread::spawn(move || {
@@ -247,7 +237,7 @@ fn story(seed: u64, locks: LockKind) -> (Vec<Operation>, Vec<(u64, u64)>) {
     let cores = Cores { locks, kernel, smt: Some(Smt { apart: 1, percent: 165 }), ..cores(4, &[0, 1, 2, 3]) };
     let options = Options { cores: Some(cores), on_access: Some(on_access), ..Options::default() };
     let ended = run(Box::new(Uniform::new(Random::new(1), 1)), options, move || {
-        let shared = Arc::new((Alone(Mutex::new(0)), AtomicU64::new(0)));
+        let shared = Arc::new((Alone::new(0), AtomicU64::new(0)));
         let threads: Vec<_> = (0..8)
             .map(|number| {
                 let (shared, stamp) = (shared.clone(), stamp.clone());

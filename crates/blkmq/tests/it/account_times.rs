@@ -1,7 +1,7 @@
-//! As block/024 of blktests, the times of requests of less than a tick, which add up; and those of long and split ones.
+//! As block/024 of blktests, the times of requests of less than a tick, which add up; and those of long ones.
 
-use crate::device::{Drive, ONE_QUEUE, Recorder, join, open, read, virtual_queue, write};
-use blkmq::{Bio, Limits, SectorRange, Status, Time};
+use crate::device::{Drive, Recorder, join, open, read, virtual_queue, write};
+use blkmq::{Bio, SectorRange};
 
 /// Red if times are rounded to ms before they are summed.
 #[test]
@@ -56,23 +56,4 @@ fn a_long_request_shows_as_busy_before_it_ends() {
     assert!(submitter.wait(1, None).is_ready() && submitter.reap().is_some());
     clock.advance(5_000_000_000);
     assert!((9998..=10_000).contains(&q.disk_stats().io_ticks), "{}", q.disk_stats());
-}
-
-/// Red if the times are those of the part that was handed over last: parts that this thread completed itself come
-/// first.
-#[test]
-fn an_operation_that_was_split_is_over_with_its_last_part() {
-    let limits = Limits { max_sectors: 8, ..open("null").limits() };
-    let device = Recorder::new(limits, ONE_QUEUE);
-    let (q, clock) = virtual_queue(device.clone(), |q| q);
-    let (mut submitter, mut other) = (join(&q), join(&q));
-    submitter.submit_now(write(0, 16));
-    assert_eq!(device.nr_held(), 2);
-    for (time, poller) in [(100, &mut other), (200, &mut submitter)] {
-        clock.advance_to(Time(time));
-        device.finish_oldest(Status::Ok);
-        poller.poll();
-    }
-    let over = submitter.reap().expect("both parts are over");
-    assert_eq!((over.submitted, over.issued, over.completed), (Time(0), Time(0), Time(200)));
 }
