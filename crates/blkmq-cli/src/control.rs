@@ -32,6 +32,8 @@ use std::thread;
 use std::time::Duration;
 
 use blkmq::RequestQueue;
+use blkmq::event::EventFd;
+use blkmq_engine::{Acceptor, Listener};
 use blkmq_export::Placement;
 
 use exports::Exports;
@@ -45,8 +47,6 @@ use crate::operator;
 const MAX_CONNECTIONS: usize = 16;
 /// How long a client may take to ask, and one that has asked then again to read the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the server rests when it has no file descriptor or thread for a connection.
-const REST: Duration = Duration::from_millis(100);
 
 /// A queue that is served.
 #[derive(Debug)]
@@ -107,40 +107,35 @@ type Respond = fn(&State, &Request) -> (Answer, Then);
 pub(crate) fn start(listener: UnixListener, metrics: Option<TcpListener>, state: State) -> io::Result<()> {
     let state = Arc::new(state);
     if let Some(metrics) = metrics {
-        // A stream is read, written and shut down in the same way whatever its address family is.
-        let accept = move || metrics.accept().map(|(stream, _)| UnixStream::from(OwnedFd::from(stream)));
-        listen("metrics", accept, &state, routes::metrics_alone)?;
+        listen("metrics", metrics.into(), &state, routes::metrics_alone)?;
     }
-    listen("control", move || listener.accept().map(|(stream, _)| stream), &state, routes::answer)
+    listen("control", listener.into(), &state, routes::answer)
 }
 
 /// Answers all connections, each in a thread of its own. The connections of one listener leave places for those of
 /// another.
-fn listen(
-    name: &str,
-    accept: impl Fn() -> io::Result<UnixStream> + Send + 'static,
-    state: &Arc<State>,
-    respond: Respond,
-) -> io::Result<()> {
-    let state = Arc::clone(state);
+fn listen(name: &str, socket: OwnedFd, state: &Arc<State>, respond: Respond) -> io::Result<()> {
+    let (state, bell) = (Arc::clone(state), EventFd::new()?);
+    let listeners = [Listener::adopt(socket, None).map_err(io::Error::other)?];
     thread::Builder::new().name(name.to_owned()).spawn(move || {
-        let seats = Arc::new(Seats::new(MAX_CONNECTIONS));
+        let (seats, mut acceptor) = (Arc::new(Seats::new(MAX_CONNECTIONS)), Acceptor::new(&listeners, &bell));
         loop {
-            let Ok(stream) = accept() else {
-                thread::sleep(REST);
-                continue;
-            };
-            let seat = match seats.take(stream) {
-                Ok(seat) => seat,
-                Err(stream) => {
-                    turn_away(&stream);
-                    continue;
+            // After an error the acceptor pauses. If there is no thread, the connection is closed, which is answer
+            // enough.
+            let _ = acceptor.accept(true, |client| {
+                // A stream is read, written and shut down in the same way whatever its address family is.
+                let stream = UnixStream::from(client.socket);
+                stream.set_nonblocking(false)?;
+                match seats.take(stream) {
+                    Ok(seat) => {
+                        let state = Arc::clone(&state);
+                        let talk = move || serve(&seat, &state, respond);
+                        thread::Builder::new().name("control client".to_owned()).spawn(talk)?;
+                    }
+                    Err(stream) => turn_away(&stream),
                 }
-            };
-            let state = Arc::clone(&state);
-            let talk = move || serve(&seat, &state, respond);
-            // If there is no thread, the connection is closed, which is answer enough.
-            let _ = thread::Builder::new().name("control client".to_owned()).spawn(talk);
+                Ok(())
+            });
         }
     })?;
     Ok(())

@@ -49,6 +49,7 @@
 //! # }
 //! ```
 
+mod acceptor;
 mod ask;
 mod clients;
 mod engine;
@@ -63,6 +64,7 @@ mod session;
 mod stop;
 mod wait;
 
+pub use acceptor::{Accepted, Acceptor, Address, Listener, Place, SocketError};
 pub use ask::{Ask, Hints, Request};
 pub use clients::{
     ClientInfo, Clients, Entry, Errors, FrontEnd, Histogram, Kind, Latencies, NR_BUCKETS, Reason, Rejections, Source,

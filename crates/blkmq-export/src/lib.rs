@@ -30,10 +30,10 @@ mod server;
 mod tls;
 
 pub use blkmq_engine::{
-    Allow, Bounds, Cause, ClientInfo, Engine, Errors, Export, ExportError, ExportFault, FrontEnd, Histogram, Identity,
-    Kind, Latencies, Layout, Level, Log, MAX_CHANGED, MAX_GROUPS, MAX_RULES, NR_BUCKETS, Network, NetworkError,
-    PathError, Permit, Placement, PlacementError, Rejections, Rule, SocketFile, Stop, WEIGHTS, check_group,
-    open_regular, set_socket_mode,
+    Address, Allow, Bounds, Cause, ClientInfo, Engine, Errors, Export, ExportError, ExportFault, FrontEnd, Histogram,
+    Identity, Kind, Latencies, Layout, Level, Log, MAX_CHANGED, MAX_GROUPS, MAX_RULES, NR_BUCKETS, Network,
+    NetworkError, PathError, Permit, Placement, PlacementError, Rejections, Rule, SocketError, SocketFile, Stop,
+    WEIGHTS, check_group, open_regular, set_socket_mode,
 };
-pub use server::{Address, Bound, Builder, MAX_CONNECTIONS, Server, SocketError, StartError, available_memory};
+pub use server::{Bound, Builder, MAX_CONNECTIONS, Server, StartError, available_memory};
 pub use tls::{Tls, TlsError};

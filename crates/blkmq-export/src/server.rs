@@ -6,24 +6,21 @@ mod acceptor;
 mod available;
 mod builder;
 mod error;
-mod listener;
-mod reserve;
 mod uri;
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
-use blkmq_engine::{ClientInfo, Engine, Errors, FrontEnd, Latencies, LogThread, Phase, Rejections, Source, Stop};
+use blkmq_engine::{
+    Accepted, ClientInfo, Engine, Errors, FrontEnd, Latencies, Listener, LogThread, Phase, Rejections, Stop,
+};
 
 pub use self::available::{MAX_CONNECTIONS, memory as available_memory};
 pub use self::builder::{Bound, Builder};
 pub use self::error::StartError;
-use self::listener::Listener;
-use self::listener::unix_peer;
-pub use self::listener::{Address, SocketError};
 use crate::connection::shared::Shared;
 
 /// An NBD server in front of queues. Dropping it stops it at once and waits until it has.
@@ -127,9 +124,12 @@ impl Server {
         if self.shared.engine.stop.phase() != Phase::Running {
             return Err(io::Error::other("the server stops"));
         }
-        let peer = peer.map_or_else(|| unix_peer(socket.as_fd()), ToOwned::to_owned);
-        let source = Source::of_unix(socket.as_fd());
-        match acceptor::serve(&self.shared, socket, peer, source)? {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let mut client = Accepted::of_unix(socket);
+        if let Some(peer) = peer {
+            peer.clone_into(&mut client.peer);
+        }
+        match acceptor::serve(&self.shared, client)? {
             true => Ok(()),
             false => Err(io::Error::other("too many connections negotiate; try again later")),
         }

@@ -1,13 +1,11 @@
 //! The server: a socket for each device, and a thread that serves one front-end after the other.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::{io, thread};
 
 use blkmq::event::EventFd;
-use blkmq_engine::{Engine, Phase, SocketFile, Topic};
-use rustix::net::{SocketFlags, accept_with};
+use blkmq_engine::{Acceptor, Address, Engine, Listener, Phase, Topic};
 
 use crate::connection::{Connection, Ending};
 use crate::device::{Device, DeviceError};
@@ -28,21 +26,6 @@ pub enum StartError {
     System(#[source] io::Error),
 }
 
-/// A socket at which a device waits for its front-end.
-#[derive(Debug)]
-struct Acceptor {
-    /// Removed before the socket is closed.
-    _file: SocketFile,
-    socket: OwnedFd,
-}
-
-impl Acceptor {
-    fn open(path: &Path, mode: u32) -> io::Result<Self> {
-        let (socket, file) = SocketFile::listen(path.to_owned(), mode, 4)?;
-        Ok(Self { _file: file, socket: socket.into() })
-    }
-}
-
 /// Devices that are served, until the engine is [stopped](Engine::stop).
 #[derive(Debug)]
 pub struct Server {
@@ -51,7 +34,7 @@ pub struct Server {
 
 /// Devices whose sockets are there, and that nobody serves yet. A front-end that connects waits.
 #[derive(Debug)]
-pub struct Bound(Vec<(Device, Acceptor)>);
+pub struct Bound(Vec<(Device, Listener)>);
 
 impl Bound {
     /// Makes the sockets of these devices.
@@ -62,10 +45,11 @@ impl Bound {
         for device in &devices {
             device.check().map_err(|error| StartError::Device(device.socket.clone(), error))?;
         }
-        let open = |device: Device| match Acceptor::open(&device.socket, device.mode) {
-            Ok(acceptor) => Ok((device, acceptor)),
-            Err(error) => Err(StartError::Socket(device.socket, error)),
-        };
+        let open =
+            |device: Device| match Listener::open(&Address::Unix { path: device.socket.clone(), mode: device.mode }) {
+                Ok(listener) => Ok((device, listener)),
+                Err(error) => Err(StartError::Socket(device.socket, error)),
+            };
         devices.into_iter().map(open).collect::<Result<_, _>>().map(Self)
     }
 
@@ -91,13 +75,13 @@ impl Bound {
             }
         }
         let mut server = Server { threads: Vec::new() };
-        for (device, acceptor) in self.0 {
+        for (device, listener) in self.0 {
             engine.warn_of_rest(device.export, device.socket.display());
             let started = EventFd::new().and_then(|bell| {
                 let (engine, bell) = (Arc::clone(engine), Arc::new(bell));
                 engine.stop.ring_too(&bell);
                 let thread = thread::Builder::new().name("vhost-user".into());
-                thread.spawn(move || serve(&device, &acceptor, &bell, &engine))
+                thread.spawn(move || serve(&device, listener, &bell, &engine))
             });
             match started {
                 Ok(thread) => server.threads.push(thread),
@@ -134,58 +118,24 @@ impl Server {
 }
 
 /// Serves one front-end after the other. A further one waits until the one before it has gone.
-fn serve(device: &Device, acceptor: &Acceptor, bell: &Arc<EventFd>, engine: &Arc<Engine>) {
-    let place = device.socket.display();
+fn serve(device: &Device, listener: Listener, bell: &Arc<EventFd>, engine: &Arc<Engine>) {
+    let (place, listeners) = (device.socket.display(), [listener]);
+    let mut acceptor = Acceptor::new(&listeners, bell);
     while engine.stop.phase() == Phase::Running {
-        let socket = match accept_with(&acceptor.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => socket,
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {
-                bell.wait_beside(&[acceptor.socket.as_fd()], None);
-                continue;
+        let accepted = acceptor.accept(true, |client| {
+            engine.inform(format_args!("{place}: a front-end has connected"));
+            let ending = match Connection::new(device, engine, client.socket, bell) {
+                Ok(mut connection) => connection.run(),
+                Err(ending) => ending,
+            };
+            match ending {
+                Ending::Wire(WireError::Closed) | Ending::Stopped => engine.inform(format_args!("{place}: {ending}")),
+                ending => engine.warn(Topic::Ending, format_args!("{place}: {ending}")),
             }
-            Err(error) => {
-                engine.warn(Topic::Server, format_args!("{place}: no front-end can be let in: {error}"));
-                // Descriptors may come back.
-                thread::sleep(std::time::Duration::from_millis(100));
-                continue;
-            }
-        };
-        engine.inform(format_args!("{place}: a front-end has connected"));
-        let ending = match Connection::new(device, engine, socket, bell) {
-            Ok(mut connection) => connection.run(),
-            Err(ending) => ending,
-        };
-        match ending {
-            Ending::Wire(WireError::Closed) | Ending::Stopped => engine.inform(format_args!("{place}: {ending}")),
-            ending => engine.warn(Topic::Ending, format_args!("{place}: {ending}")),
+            Ok(())
+        });
+        if let Err(error) = accepted {
+            engine.warn(Topic::Server, format_args!("{place}: no front-end can be let in: {error}"));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::os::unix::net::UnixStream;
-
-    use super::*;
-
-    /// Red if a server that ends removes the file at its path whosever it is: the next server there, or any other file,
-    /// would be gone.
-    #[test]
-    fn the_end_of_a_server_removes_its_own_socket_and_no_other() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("socket");
-        let first = Acceptor::open(&path, 0o600).unwrap();
-        fs::remove_file(&path).unwrap();
-        let second = Acceptor::open(&path, 0o600).unwrap();
-        drop(first);
-        UnixStream::connect(&path).expect("the second server's socket is there");
-        drop(second);
-        assert!(!path.exists());
-        let third = Acceptor::open(&path, 0o600).unwrap();
-        fs::remove_file(&path).unwrap();
-        fs::write(&path, "precious").unwrap();
-        drop(third);
-        assert_eq!(fs::read(&path).unwrap(), b"precious");
     }
 }

@@ -94,9 +94,7 @@ fn is_stale(path: &Path) -> bool {
 
 /// Listens at a path, for this user only. A socket that a process left there is replaced, and nothing else is.
 pub(crate) fn listen(path: &Path) -> Result<(UnixListener, SocketFile), Failure> {
-    SocketFile::listen(path.to_owned(), 0o600, 128)
-        .and_then(|(listener, file)| listener.set_nonblocking(false).map(|()| (listener, file)))
-        .map_err(|error| Failure::writing(path.display(), &error))
+    SocketFile::listen(path.to_owned(), 0o600, 128).map_err(|error| Failure::writing(path.display(), &error))
 }
 
 #[cfg(test)]

@@ -19,7 +19,10 @@ const FOLDERS: [(&str, &str); 3] = [
         "schedulers error experiments locking settings scheduler_choice attached watch accounting limits topology \
          tenants threads ordered state builder handle",
     ),
-    ("blkmq-engine", "failure files ask log clients stop placement export memory engine idle_timeout wait session"),
+    (
+        "blkmq-engine",
+        "failure files ask log clients stop placement export memory engine idle_timeout wait acceptor session",
+    ),
 ];
 
 /// How often a name is re-exported at most.

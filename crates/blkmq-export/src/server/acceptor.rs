@@ -1,27 +1,20 @@
 //! Where clients come in: the thread that accepts them, and the thread of each client, which it starts.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
 
 use blkmq::Notify;
 use blkmq::event::EventFd;
-use blkmq_engine::{Clients, Entry, FrontEnd, Phase, Reason, Source, Topic};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use blkmq_engine::{Accepted, Acceptor, Clients, Entry, FrontEnd, Listener, Phase, Reason, Topic};
 
-use super::listener::Listener;
-use super::reserve::Reserve;
 use crate::connection::shared::Shared;
 use crate::connection::{Connection, Ending};
 
-/// How long the server pauses accepting when the system has no descriptors or memory left.
-const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-
 /// Starts a thread for a client. Returns false if too many clients negotiate.
-pub(super) fn serve(shared: &Arc<Shared>, socket: OwnedFd, peer: String, source: Source) -> io::Result<bool> {
-    rustix::io::ioctl_fionbio(&socket, true)?;
+pub(super) fn serve(shared: &Arc<Shared>, client: Accepted) -> io::Result<bool> {
+    let Accepted { socket, peer, source } = client;
     let bell = Arc::new(EventFd::new()?);
     let Some(entry) = shared.engine.clients.join(FrontEnd::Nbd, peer.clone(), source, bell) else {
         shared.engine.warn(Topic::Refusal, format_args!("a client from {peer} is refused: too many negotiate"));
@@ -81,35 +74,12 @@ impl Drop for Registration {
 
 /// Accepts clients until the server stops. The listeners are dropped with it.
 pub(super) fn accept_all(shared: &Arc<Shared>, listeners: &[Listener]) {
-    let mut pauses = false;
-    let mut reserve = Reserve::new();
-    while shared.engine.stop.phase() == Phase::Running {
-        let is_open = !pauses && !shared.engine.clients.is_crowded();
-        let events = if is_open { PollFlags::IN } else { PollFlags::empty() };
-        let mut fds: Vec<_> =
-            listeners.iter().map(|listener| PollFd::from_borrowed_fd(listener.as_fd(), events)).collect();
-        fds.push(PollFd::new(&*shared.engine.bell, PollFlags::IN));
-        if let Err(error) = poll(&mut fds, pauses.then_some(&PAUSE))
-            && error != Errno::INTR
-        {
-            shared.engine.warn(Topic::Server, format_args!("clients are accepted no more: {error}"));
-            return;
-        }
-        shared.engine.bell.drain();
-        reserve.renew();
-        pauses = false;
-        let ready = fds.iter().map(|fd| fd.revents().contains(PollFlags::IN));
-        for (listener, _) in listeners.iter().zip(ready).filter(|(_, is_ready)| *is_ready) {
-            let accepted =
-                listener.accept().inspect_err(|error| reserve.turn_away(listener, error, &shared.engine.clients));
-            let accepted = accepted.and_then(|accepted| match accepted {
-                Some((socket, peer, source)) => serve(shared, socket, peer, source).map(drop),
-                None => Ok(()),
-            });
-            if let Err(error) = accepted {
-                shared.engine.warn(Topic::Server, format_args!("a client could not be accepted: {error}"));
-                pauses = true;
-            }
+    let engine = &shared.engine;
+    let mut acceptor = Acceptor::new(listeners, &engine.bell).turning_away(&engine.clients);
+    while engine.stop.phase() == Phase::Running {
+        let is_open = !engine.clients.is_crowded();
+        if let Err(error) = acceptor.accept(is_open, |client| serve(shared, client).map(drop)) {
+            engine.warn(Topic::Server, format_args!("a client could not be accepted: {error}"));
         }
     }
 }

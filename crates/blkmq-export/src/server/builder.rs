@@ -8,13 +8,13 @@ use std::thread;
 use std::time::Duration;
 
 use blkmq::event::EventFd;
-use blkmq_engine::{Bounds, Engine, Export, Journal, Level, Log, least_memory};
+use blkmq_engine::{Address, Bounds, Engine, Export, Journal, Level, Listener, Log, least_memory};
 
 use super::Server;
 use super::acceptor::accept_all;
 use super::available::{self, MAX_CONNECTIONS};
 use super::error::StartError;
-use super::listener::{Address, Listener};
+use super::uri::uri;
 use crate::connection::shared::Shared;
 use crate::tls::Tls;
 
@@ -239,7 +239,8 @@ impl Bound {
         let Self { builder, memory, max_connections, listeners, bell } = self;
         let names = builder.exports.iter().map(|export| &export.name);
         let is_secure = builder.tls.as_ref().is_some_and(Tls::is_required);
-        let uris_of = |listener: &Listener| names.clone().map(|name| listener.uri(is_secure, name)).collect::<Vec<_>>();
+        let uris_of =
+            |listener: &Listener| names.clone().map(|name| uri(is_secure, listener.place(), name)).collect::<Vec<_>>();
         let uris = listeners.iter().flat_map(uris_of).collect();
         let (journal, log_thread) = Journal::start(builder.log, "nbd log").map_err(StartError::System)?;
         let engine = Engine::new(builder.exports, builder.bounds, memory, max_connections, bell, journal);

@@ -3,9 +3,7 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use blkmq_engine::{Bounds, ExportError};
-
-use super::listener::{Address, SocketError};
+use blkmq_engine::{Address, Bounds, ExportError, SocketError};
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]

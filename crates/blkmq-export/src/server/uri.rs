@@ -1,9 +1,8 @@
 //! NBD URIs, with which clients name an export and the way to it.
 
-use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
+use blkmq_engine::Place;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_encode};
 
 /// The characters that are not safe in a path or a query.
@@ -13,20 +12,13 @@ fn escape(bytes: &[u8]) -> PercentEncode<'_> {
     percent_encode(bytes, UNSAFE)
 }
 
-/// Returns the first part of a URI, which tells clients whether to encrypt.
-fn scheme(is_secure: bool) -> &'static str {
-    if is_secure { "nbds" } else { "nbd" }
-}
-
-/// Returns the URI of an export behind a Unix socket.
-pub(super) fn unix(is_secure: bool, path: &Path, export: &str) -> String {
-    let scheme = scheme(is_secure);
-    format!("{scheme}+unix:///{}?socket={}", escape(export.as_bytes()), escape(path.as_os_str().as_bytes()))
-}
-
-/// Returns the URI of an export behind a TCP port.
-pub(super) fn tcp(is_secure: bool, address: SocketAddr, export: &str) -> String {
-    format!("{}://{address}/{}", scheme(is_secure), escape(export.as_bytes()))
+/// Returns the URI of an export that clients find at this place. Its first part tells them whether to encrypt.
+pub(super) fn uri(is_secure: bool, place: &Place, export: &str) -> String {
+    let (scheme, export) = (if is_secure { "nbds" } else { "nbd" }, escape(export.as_bytes()));
+    match place {
+        Place::Unix(path) => format!("{scheme}+unix:///{export}?socket={}", escape(path.as_os_str().as_bytes())),
+        Place::Tcp(address) => format!("{scheme}://{address}/{export}"),
+    }
 }
 
 #[cfg(test)]
@@ -35,12 +27,14 @@ mod tests {
 
     #[test]
     fn uris_are_escaped() {
-        assert_eq!(unix(false, Path::new("/run/a.sock"), ""), "nbd+unix:///?socket=/run/a.sock");
+        let unix = |path: &str| Place::Unix(path.into());
+        let tcp = |address: &str| Place::Tcp(address.parse().unwrap());
+        assert_eq!(uri(false, &unix("/run/a.sock"), ""), "nbd+unix:///?socket=/run/a.sock");
         assert_eq!(
-            unix(true, Path::new("/a b/%&?=é"), "x/y ?#"),
+            uri(true, &unix("/a b/%&?=é"), "x/y ?#"),
             "nbds+unix:///x/y%20%3F%23?socket=/a%20b/%25%26%3F%3D%C3%A9"
         );
-        assert_eq!(tcp(false, "127.0.0.1:10809".parse().unwrap(), "disk"), "nbd://127.0.0.1:10809/disk");
-        assert_eq!(tcp(true, "[::1]:1".parse().unwrap(), ""), "nbds://[::1]:1/");
+        assert_eq!(uri(false, &tcp("127.0.0.1:10809"), "disk"), "nbd://127.0.0.1:10809/disk");
+        assert_eq!(uri(true, &tcp("[::1]:1"), ""), "nbds://[::1]:1/");
     }
 }

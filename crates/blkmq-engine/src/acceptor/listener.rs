@@ -9,14 +9,15 @@ use std::os::unix::net::UnixListener;
 use std::path::{PathBuf, absolute};
 use std::time::Duration;
 
-use blkmq_engine::{SocketFile, Source, set_socket_mode};
+use rustix::io::Errno;
 use rustix::net::sockopt::{
-    set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl, socket_acceptconn, socket_domain,
-    socket_type,
+    set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay, socket_acceptconn,
+    socket_domain, socket_peercred, socket_type,
 };
-use rustix::net::{AddressFamily, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, acceptfrom_with};
 
-use super::uri;
+use crate::clients::Source;
+use crate::files::{SocketFile, set_socket_mode};
 
 /// The most connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -63,35 +64,65 @@ impl fmt::Display for Address {
     }
 }
 
-#[derive(Debug)]
-enum Socket {
-    Unix {
-        listener: UnixListener,
-        path: PathBuf,
-        /// The file, if it has to be removed at the end.
-        file: Option<SocketFile>,
-        /// The only user, beside root, whose connections are served, if clients may wait that connected when others
-        /// could.
-        only: Option<u32>,
-    },
-    Tcp(TcpListener, SocketAddr),
+/// Where a socket listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// At this file, as a path from the root.
+    Unix(PathBuf),
+    /// At this port.
+    Tcp(SocketAddr),
 }
 
-/// A listening socket, non-blocking.
+/// A client that has connected.
 #[derive(Debug)]
-pub(super) struct Listener(Socket);
+pub struct Accepted {
+    /// The connection, which does not block.
+    pub socket: OwnedFd,
+    /// Where the client comes from, for people: address and port, or process and user.
+    pub peer: String,
+    /// Where the client comes from, as far as clients are told from each other.
+    pub source: Source,
+}
+
+impl Accepted {
+    /// Creates the client at the other end of a connected Unix socket.
+    #[must_use]
+    pub fn of_unix(socket: OwnedFd) -> Self {
+        let peer = match socket_peercred(&socket) {
+            Ok(peer) => format!("process {} of user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw()),
+            Err(_) => "an unknown process".to_owned(),
+        };
+        let source = Source::of_unix(socket.as_fd());
+        Self { socket, peer, source }
+    }
+}
+
+/// A listening socket, which does not block.
+#[derive(Debug)]
+pub struct Listener {
+    /// The file, if it has to be removed at the end. Dropped before the socket: while the socket is open, no other file
+    /// gets its inode.
+    file: Option<SocketFile>,
+    socket: OwnedFd,
+    place: Place,
+    /// The only user, beside root, whose connections are served, if clients may wait that connected when others could.
+    only: Option<u32>,
+}
 
 impl Listener {
-    pub(super) fn open(address: &Address) -> io::Result<Self> {
-        let socket = match address {
+    /// Listens at an address.
+    ///
+    /// # Errors
+    /// As those of [`SocketFile::listen`], or the system refuses.
+    pub fn open(address: &Address) -> io::Result<Self> {
+        match address {
             Address::Unix { path, mode } => {
                 let path = absolute(path)?;
                 let (listener, file) = SocketFile::listen(path.clone(), *mode, BACKLOG)?;
-                Socket::Unix { listener, path, file: Some(file), only: None }
+                Ok(Self { file: Some(file), socket: listener.into(), place: Place::Unix(path), only: None })
             }
-            Address::Tcp(address) => Self::tcp(TcpListener::bind(address)?)?,
-        };
-        Ok(Self(socket))
+            Address::Tcp(address) => Self::tcp(TcpListener::bind(address)?),
+        }
     }
 
     /// Takes a socket that already listens. The socket's file, if there is one, stays when the server ends. `mode`: the
@@ -99,7 +130,7 @@ impl Listener {
     ///
     /// # Errors
     /// The socket is of another kind, the descriptor is no socket, or the permissions cannot be set.
-    pub(super) fn adopt(socket: OwnedFd, mode: Option<u32>) -> Result<Self, SocketError> {
+    pub fn adopt(socket: OwnedFd, mode: Option<u32>) -> Result<Self, SocketError> {
         let kind = socket_type(&socket).map_err(io::Error::from)?;
         if kind != SocketType::STREAM || !socket_acceptconn(&socket).map_err(io::Error::from)? {
             return Err(SocketError::NoListener);
@@ -113,83 +144,65 @@ impl Listener {
             let found = mode.map(|mode| set_socket_mode(&path, Some(mode))).transpose()?;
             let lets_others = mode.is_none_or(|mode| mode & 0o022 != 0);
             let only = found.filter(|_| !lets_others).map(|found| found.uid());
-            return Ok(Self(Socket::Unix { listener, path, file: None, only }));
+            return Ok(Self { file: None, socket: listener.into(), place: Place::Unix(path), only });
         }
         if domain != AddressFamily::INET && domain != AddressFamily::INET6 {
             return Err(SocketError::Family);
         }
-        Ok(Self(Self::tcp(TcpListener::from(socket))?))
+        Ok(Self::tcp(TcpListener::from(socket))?)
     }
 
-    fn tcp(listener: TcpListener) -> io::Result<Socket> {
+    fn tcp(listener: TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
-        Ok(Socket::Tcp(listener, address))
+        let place = Place::Tcp(listener.local_addr()?);
+        Ok(Self { file: None, socket: listener.into(), place, only: None })
     }
 
-    /// Accepts a client. Returns its socket, the text that says where the client comes from, and its source. `None` if
-    /// no client waits, or if the client that waited has left or is not served here.
-    pub(super) fn accept(&self) -> io::Result<Option<(OwnedFd, String, Source)>> {
-        let accepted = match &self.0 {
-            Socket::Unix { listener, only, .. } => listener.accept().map(|(stream, _)| {
-                let fd = OwnedFd::from(stream);
-                let (peer, source) = (unix_peer(fd.as_fd()), Source::of_unix(fd.as_fd()));
-                let is_served = only.is_none_or(|owner| [owner, 0].map(Source::User).contains(&source));
-                is_served.then_some((fd, peer, source))
-            }),
-            Socket::Tcp(listener, _) => listener.accept().and_then(|(stream, address)| {
-                // Replies are sent when they are ready. Replies that are ready together are already sent together.
-                stream.set_nodelay(true)?;
-                let (idle, interval, count) = KEEPALIVE;
-                set_socket_keepalive(&stream, true)?;
-                set_tcp_keepidle(&stream, idle)?;
-                set_tcp_keepintvl(&stream, interval)?;
-                set_tcp_keepcnt(&stream, count)?;
-                Ok(Some((stream.into(), address.to_string(), Source::of_address(address.ip()))))
-            }),
+    /// Accepts a client. `None` if no client waits, or if the client that waited has left or is not served here.
+    pub(super) fn accept(&self) -> io::Result<Option<Accepted>> {
+        let (socket, address) = match acceptfrom_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(accepted) => accepted,
+            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => return Ok(None),
+            Err(error) => return Err(error.into()),
         };
-        match accepted {
-            Ok(accepted) => Ok(accepted),
-            Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => Ok(None),
-                _ => Err(error),
-            },
+        if let Place::Unix(_) = self.place {
+            let client = Accepted::of_unix(socket);
+            let is_served = self.only.is_none_or(|owner| [owner, 0].map(Source::User).contains(&client.source));
+            return Ok(is_served.then_some(client));
         }
+        // Replies are sent when they are ready. Replies that are ready together are already sent together.
+        set_tcp_nodelay(&socket, true)?;
+        let (idle, interval, count) = KEEPALIVE;
+        set_socket_keepalive(&socket, true)?;
+        set_tcp_keepidle(&socket, idle)?;
+        set_tcp_keepintvl(&socket, interval)?;
+        set_tcp_keepcnt(&socket, count)?;
+        let address = SocketAddr::try_from(address.ok_or(Errno::NOTCONN)?)?;
+        Ok(Some(Accepted { socket, peer: address.to_string(), source: Source::of_address(address.ip()) }))
     }
 
     /// Returns the same socket, for a server that takes the place of this one. The socket's file stays from now on.
-    pub(super) fn share(&self) -> io::Result<OwnedFd> {
-        let socket = self.as_fd().try_clone_to_owned()?;
-        if let Socket::Unix { file: Some(file), .. } = &self.0 {
-            // Relaxed: for the same reason as where the flag is read.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        let socket = self.socket.try_clone()?;
+        if let Some(file) = &self.file {
             file.keep();
         }
         Ok(socket)
     }
 
-    /// Returns the URI by which clients name an export at this socket.
-    pub(super) fn uri(&self, is_secure: bool, export: &str) -> String {
-        match &self.0 {
-            Socket::Unix { path, .. } => uri::unix(is_secure, path, export),
-            Socket::Tcp(_, address) => uri::tcp(is_secure, *address, export),
-        }
+    /// Returns where the socket listens.
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        &self.place
     }
 }
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.0 {
-            Socket::Unix { listener, .. } => listener.as_fd(),
-            Socket::Tcp(listener, _) => listener.as_fd(),
-        }
-    }
-}
-
-/// Returns the process and user at the other end of a Unix socket.
-pub(super) fn unix_peer(socket: BorrowedFd<'_>) -> String {
-    match rustix::net::sockopt::socket_peercred(socket) {
-        Ok(peer) => format!("process {} of user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw()),
-        Err(_) => "an unknown process".to_owned(),
+        self.socket.as_fd()
     }
 }
 
@@ -214,16 +227,14 @@ pub enum SocketError {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::fd::AsRawFd;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixStream;
 
     use rustix::net::sockopt;
-    use rustix::net::{SocketAddrUnix, SocketFlags, bind, listen, socket_with};
+    use rustix::net::{SocketAddrUnix, bind, listen, socket_with};
     use rustix::thread::{Uid, set_thread_res_uid};
 
     use super::*;
-    use crate::StartError;
 
     fn folder() -> tempfile::TempDir {
         tempfile::tempdir().expect("there is room for a folder")
@@ -262,11 +273,17 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"precious");
     }
 
+    /// Red if a listener that is closed removes the file at its path, whatever it is: the next server's socket, or any
+    /// other file, would be gone.
     #[test]
     fn a_file_that_took_the_place_of_the_socket_stays() {
         let folder = folder();
         let path = folder.path().join("socket");
+        let first = Listener::open(&Address::unix(&path)).unwrap();
+        fs::remove_file(&path).unwrap();
         let listener = Listener::open(&Address::unix(&path)).unwrap();
+        drop(first);
+        UnixStream::connect(&path).expect("the second server's socket is there");
         fs::remove_file(&path).unwrap();
         fs::write(&path, "another").unwrap();
         drop(listener);
@@ -276,9 +293,10 @@ mod tests {
     #[test]
     fn a_tcp_client_that_is_dead_will_be_noticed() {
         let listener = Listener::open(&Address::loopback(0)).unwrap();
-        let Socket::Tcp(_, address) = &listener.0 else { panic!("it is TCP") };
+        let Place::Tcp(address) = listener.place() else { panic!("it is TCP") };
         let _client = std::net::TcpStream::connect(address).unwrap();
-        let (socket, ..) = std::iter::repeat_with(|| listener.accept().unwrap()).find_map(|accepted| accepted).unwrap();
+        let client = std::iter::repeat_with(|| listener.accept().unwrap()).find_map(|accepted| accepted).unwrap();
+        let socket = client.socket;
         assert!(sockopt::socket_keepalive(&socket).unwrap());
         assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), Duration::from_secs(60));
         assert_eq!(sockopt::tcp_keepintvl(&socket).unwrap(), Duration::from_secs(10));
@@ -290,22 +308,16 @@ mod tests {
         let folder = folder();
         let path = folder.path().join("socket");
         let listener = Listener::adopt(UnixListener::bind(&path).unwrap().into(), None).unwrap();
-        assert_eq!(listener.uri(false, "a"), format!("nbd+unix:///a?socket={}", path.display()));
+        assert_eq!(*listener.place(), Place::Unix(path.clone()));
         let client = UnixStream::connect(&path).unwrap();
         assert!(listener.accept().unwrap().is_some() && listener.accept().unwrap().is_none(), "it does not block");
         drop(listener);
         assert!(path.exists(), "it belongs to who made it");
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-        let uri = format!("nbds://{}/", tcp.local_addr().unwrap());
-        assert_eq!(Listener::adopt(tcp.into(), None).unwrap().uri(true, ""), uri);
+        let place = Place::Tcp(tcp.local_addr().unwrap());
+        assert_eq!(*Listener::adopt(tcp.into(), None).unwrap().place(), place);
 
-        let advice = "; hand over a stream socket that listens, with a path or a TCP port";
-        let refused = |fd: OwnedFd| {
-            let descriptor = fd.as_raw_fd();
-            let error = StartError::Socket { descriptor, error: Listener::adopt(fd, None).unwrap_err() }.to_string();
-            let what = error.strip_prefix(&format!("descriptor {descriptor}, handed over: ")).expect("it says where");
-            what.strip_suffix(advice).expect("it says what would be right").to_owned()
-        };
+        let refused = |fd: OwnedFd| Listener::adopt(fd, None).unwrap_err().to_string();
         assert_eq!(refused(client.into()), "it does not listen for streams");
         assert_eq!(refused(std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into()), "it does not listen for streams");
         assert!(refused(fs::File::open("/dev/null").unwrap().into()).contains("non-socket"));
