@@ -116,9 +116,8 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     let (is_single, has_pages) = (first % 2 == 0, first & 2 != 0);
     let (engine, bell) = (engine(has_pages), Arc::new(EventFd::new().expect("there is a descriptor")));
     let entry = engine.clients.enter(FrontEnd::Ublk, "kernel".to_owned(), vec![bell]);
-    let mut submitter = engine.exports[0].join_own(&entry).expect("there is room for one");
     let bounds = Bounds { requests: DEPTH, ..engine.bounds };
-    let session = Session::of_thread(engine, 0, (&entry, 0), bounds, submitter.nr_slots());
+    let (mut submitter, session) = Session::of_own(&engine, 0, (&entry, 0), bounds).expect("there is room for one");
     let pages = has_pages.then(|| Arc::new(*kernel()) as Arc<dyn PageSource>);
     let mut work = Work::new(session, (DEPTH, MOST), pages, false).expect("there is memory");
     let (mut model, mut nr) = (vec![ANY; SIZE], 0_u8);

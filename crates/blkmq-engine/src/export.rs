@@ -151,12 +151,8 @@ impl Export {
         Some(self.placement.join(entry, &self.name, self.weight, priority))
     }
 
-    /// As [`join`](Self::join), for a thread of what the operator has put in front of this export, a block device
-    /// or a virtual machine: no list has to allow it.
-    ///
-    /// # Errors
-    /// The queue does not take so many submitters.
-    pub fn join_own(&self, entry: &Arc<Entry>) -> Result<Submitter, QueueError> {
+    /// As [`join`](Self::join), for a thread of a client that no list has to allow.
+    pub(crate) fn join_own(&self, entry: &Arc<Entry>) -> Result<Submitter, QueueError> {
         self.placement.join(entry, &self.name, self.weight, self.priority)
     }
 }

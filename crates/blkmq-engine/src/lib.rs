@@ -26,8 +26,7 @@
 //! let entry = entry.expect("there is a place");
 //! assert!(engine.clients.admit(&entry), "there is a place for a client too");
 //! let mut submitter = engine.exports[0].join(&entry).expect("anybody may use it")?;
-//! submitter.set_notify(Some(own_bell.clone()));
-//! let mut session = Session::new(&engine, 0, Arc::clone(&entry), submitter.nr_slots());
+//! let mut session = Session::new(&engine, 0, &entry, &mut submitter);
 //!
 //! // Its request. The front-end's own number for it comes back with it.
 //! session.take(&Request::new(Ask::Read, 4096, 512, 7_u64)).expect("it has no other request");

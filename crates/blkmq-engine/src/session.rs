@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use blkmq::SECTOR_SIZE;
-use blkmq::{Bio, Buffer, Buffers, Flags, Op, RequestQueue, Status, Submitter, Time};
+use blkmq::{Bio, Buffer, Buffers, Flags, Op, QueueError, RequestQueue, Status, Submitter, Time};
 
 use self::failures::{Failures, note_failure};
 pub use self::payload::Piece;
@@ -91,27 +91,45 @@ pub struct Session<F> {
 }
 
 impl<F: Copy + Default> Session<F> {
-    /// Creates a session for a client that has chosen the engine's export of this index, with a submitter of this many
-    /// slots. The submitter notifies the bell of `entry`. A client that may only read gets [`Cause::NotPermitted`] for
+    /// Creates a session for a client that has [joined](crate::Export::join) the engine's export of this index. From
+    /// now on the submitter notifies the bell of `entry`. A client that may only read gets [`Cause::NotPermitted`] for
     /// every change, whatever its front-end has checked.
     ///
     /// Drop the submitter before the session: a session that is dropped releases the range locks of its blocks, and
     /// operations outstanding may still change these.
     #[must_use]
-    pub fn new(engine: &Arc<Engine>, export: usize, entry: Arc<Entry>, nr_slots: usize) -> Self {
-        Self::of_thread(engine, export, (&entry, 0), engine.bounds, nr_slots)
+    pub fn new(engine: &Arc<Engine>, export: usize, entry: &Entry, submitter: &mut Submitter) -> Self {
+        submitter.set_notify(Some(entry.bell.clone()));
+        Self::of_thread(engine, export, (entry, 0), engine.bounds, submitter.nr_slots())
     }
 
-    /// Creates a session of one thread of a client that has several, with bounds of its own. The thread has this index
-    /// among the bells of `entry`, and the submitter notifies its bell.
+    /// Joins the engine's export of this index for one thread of a block device or a machine that the operator has put
+    /// in front of it ([`Clients::enter`](crate::Clients::enter)), and creates the thread's session, with bounds of its
+    /// own. The thread has this index among the bells of `entry`, and its submitter notifies that bell. No list has to
+    /// allow it.
+    ///
+    /// # Errors
+    /// The queue does not take so many submitters.
     ///
     /// # Panics
     /// If `entry` has no such thread.
-    #[must_use]
-    pub fn of_thread(
+    pub fn of_own(
         engine: &Arc<Engine>,
         export: usize,
         (entry, thread): (&Arc<Entry>, usize),
+        bounds: Bounds,
+    ) -> Result<(Submitter, Self), QueueError> {
+        let mut submitter = engine.exports[export].join_own(entry)?;
+        submitter.set_notify(Some(entry.counters(thread).bell.clone()));
+        let session = Self::of_thread(engine, export, (entry, thread), bounds, submitter.nr_slots());
+        Ok((submitter, session))
+    }
+
+    /// Creates a session of this thread, with a submitter of this many slots.
+    fn of_thread(
+        engine: &Arc<Engine>,
+        export: usize,
+        (entry, thread): (&Entry, usize),
         bounds: Bounds,
         nr_slots: usize,
     ) -> Self {

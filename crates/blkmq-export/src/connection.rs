@@ -130,10 +130,9 @@ impl Connection {
         let Some((agreement, mut submitter)) = self.negotiate()? else { return Ok(()) };
         self.send_all()?;
         let Self { stream, shared, entry, input, .. } = self;
-        submitter.set_notify(Some(entry.bell.clone()));
         let name = &shared.engine.exports[agreement.export].name;
         shared.engine.inform(format_args!("{entry} uses export {name:?}"));
-        let adapter = Adapter::new(&shared.engine, &agreement, submitter.nr_slots(), Arc::clone(&entry));
+        let adapter = Adapter::new(&shared.engine, &agreement, &entry, &mut submitter);
         let stop = shared.engine.stop.clone();
         Transmission::new(stream, entry, stop, shared.stall_timeout, submitter, adapter, input).run()
     }

@@ -257,17 +257,16 @@ impl Device {
         let bells = shared.iter().map(|shared| Arc::clone(&shared.bell)).collect();
         let entry = entry.insert(engine.clients.enter(FrontEnd::Ublk, format!("ublk{}", info.dev_id), bells));
         let bounds = Bounds { requests: info.queue_depth, ..engine.bounds };
-        let equip = |(thread, shared): (usize, &Arc<Shared>)| {
-            let mut submitter = engine.exports[export].join_own(entry).map_err(Error::Queue)?;
-            submitter.set_notify(Some(shared.bell.clone()));
-            let session = Session::of_thread(engine, export, (entry, thread), bounds, submitter.nr_slots());
+        let equip = |thread: usize| {
+            let (submitter, session) =
+                Session::of_own(engine, export, (entry, thread), bounds).map_err(Error::Queue)?;
             let pages = || Arc::new(Pages::new(Arc::clone(file.number()), thread as u16)) as Arc<dyn PageSource>;
             let pages = info.has(feature::SUPPORT_ZERO_COPY).then(pages);
             let work = Work::new(session, (info.queue_depth, info.max_io_buf_bytes), pages, is_read_only)
                 .ok_or_else(|| Error::System(io::Error::from(io::ErrorKind::OutOfMemory)))?;
             Ok((work, submitter))
         };
-        shared.iter().enumerate().map(equip).collect()
+        (0..shared.len()).map(equip).collect()
     }
 
     /// Starts the threads, and waits until each has fetched.

@@ -126,7 +126,7 @@ impl<'a> Connection<'a> {
         let (tell, faults) = channel();
         let (member, bells) = Member::new(device, engine).map_err(Ending::System)?;
         let start = |(thread, bell): (usize, Arc<EventFd>)| {
-            let (submitter, session) = member.equip(thread, &bell).map_err(Ending::Queue)?;
+            let (submitter, session) = member.equip(thread).map_err(Ending::Queue)?;
             let name = format!("vhost-user {thread}");
             Worker::start(name, (submitter, session, bell), tell.clone(), Arc::clone(told)).map_err(Ending::System)
         };

@@ -50,28 +50,26 @@ struct Client {
     nr_steps: usize,
 }
 
-/// An engine with one device.
-fn engine(device: &str) -> Arc<Engine> {
-    engine_of(spec::open(device).expect("a device"))
+/// An engine with one device. `nr_slots`: how many requests of the device one operation may become.
+fn engine(device: &str, nr_slots: u16) -> Arc<Engine> {
+    engine_of(spec::open(device).expect("a device"), nr_slots)
 }
 
-fn engine_of(device: Arc<dyn Driver>) -> Arc<Engine> {
-    let q = RequestQueue::builder(device).build().expect("a queue");
+fn engine_of(device: Arc<dyn Driver>, nr_slots: u16) -> Arc<Engine> {
+    let q = RequestQueue::builder(device).slots(nr_slots).build().expect("a queue");
     let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ()), "log").expect("a thread");
     let (bell, bounds) = (Arc::new(EventFd::new().expect("a descriptor")), Bounds { requests: 8, ..Bounds::default() });
     Arc::new(Engine::new(vec![Export::new("", q)], bounds, least_memory(2), 2, bell, journal))
 }
 
 impl Client {
-    /// `nr_slots`: how many requests of the device one operation may become.
-    fn new(engine: &Arc<Engine>, front_end: FrontEnd, nr_slots: usize) -> Self {
+    fn new(engine: &Arc<Engine>, front_end: FrontEnd) -> Self {
         let bell = Arc::new(EventFd::new().expect("a descriptor"));
         let entry =
             engine.clients.join(front_end, "a test".into(), Source::User(0), Arc::clone(&bell)).expect("a place");
         assert!(engine.clients.admit(&entry));
         let mut submitter = engine.exports[0].join(&entry).expect("it may").expect("a place in the queue");
-        submitter.set_notify(Some(bell));
-        let session = Session::new(engine, 0, Arc::clone(&entry), nr_slots);
+        let session = Session::new(engine, 0, &entry, &mut submitter);
         Self { session, submitter, entry, engine: Arc::clone(engine), nr_steps: 0 }
     }
 
@@ -125,8 +123,8 @@ fn pattern(len: usize) -> impl Iterator<Item = u8> {
 /// repeats bytes there, or if the buffers do not come back.
 #[test]
 fn data_goes_from_and_to_the_memory_that_was_brought() {
-    let engine = engine("ram,size=32M");
-    let mut client = Client::new(&engine, FrontEnd::VhostUser, 1);
+    let engine = engine("ram,size=32M", 1);
+    let mut client = Client::new(&engine, FrontEnd::VhostUser);
     let most = engine.exports[0].queue.limits().max_sectors as usize * 512;
     let whole = 16 * MIB;
     assert!(most < whole / 4, "a request of {most} bytes is cut");
@@ -172,8 +170,8 @@ fn data_goes_from_and_to_the_memory_that_was_brought() {
 /// refuses is not told; or if there is a place for more requests than the bounds allow.
 #[test]
 fn what_cannot_be_done_with_external_memory_is_refused() {
-    let engine = engine("ram,size=1M,bs=4K");
-    let mut client = Client::new(&engine, FrontEnd::VhostUser, 8);
+    let engine = engine("ram,size=1M,bs=4K", 8);
+    let mut client = Client::new(&engine, FrontEnd::VhostUser);
     let guest = Guest::new(MIB);
     let one = |len| Buffers::One(guest.buffer(0, len));
     for (offset, len) in [(0, 512), (512, 4096), (MIB as u64, 4096), (u64::MAX - 4095, 4096)] {
@@ -201,8 +199,8 @@ fn what_cannot_be_done_with_external_memory_is_refused() {
 /// had written through the same buffer.
 #[test]
 fn a_device_that_keeps_nothing_reads_as_zeroes() {
-    let engine = engine("null,size=32M");
-    let mut client = Client::new(&engine, FrontEnd::Ublk, 1);
+    let engine = engine("null,size=32M", 1);
+    let mut client = Client::new(&engine, FrontEnd::Ublk);
     let mut guest = Guest::new(8 * MIB);
     for len in [4096, 4 * MIB] {
         guest.bytes().fill(7);
@@ -249,8 +247,8 @@ impl Driver for Odd {
 /// for was lost.
 #[test]
 fn nothing_behind_the_last_byte_is_told_done() {
-    let engine = engine_of(Arc::new(Odd));
-    let mut client = Client::new(&engine, FrontEnd::VhostUser, 8);
+    let engine = engine_of(Arc::new(Odd), 8);
+    let mut client = Client::new(&engine, FrontEnd::VhostUser);
     let guest = Guest::new(1024);
     let write = Ask::Write { fua: false };
     for (offset, len, expected) in [(0, 512, None), (512, 512, Some(Cause::Invalid)), (0, 1024, Some(Cause::Invalid))] {
@@ -279,8 +277,8 @@ fn nothing_behind_the_last_byte_is_told_done() {
 /// front-end changes a part: the part's write, which has read the block before, would undo it.
 #[test]
 fn external_memory_takes_its_turn_at_blocks_that_others_change_in_part() {
-    let engine = engine("ram,size=1M,bs=4K");
-    let [mut part, mut whole] = [FrontEnd::Nbd, FrontEnd::VhostUser].map(|front| Client::new(&engine, front, 8));
+    let engine = engine("ram,size=1M,bs=4K", 8);
+    let [mut part, mut whole] = [FrontEnd::Nbd, FrontEnd::VhostUser].map(|front| Client::new(&engine, front));
     let (mut guest, write) = (Guest::new(4096), Ask::Write { fua: false });
     for round in 1..=9_u8 {
         // A part of the first block, whose bytes come first.
@@ -320,8 +318,8 @@ fn external_memory_takes_its_turn_at_blocks_that_others_change_in_part() {
 /// queue has of it; or if a task of which nothing was left to begin fails.
 #[test]
 fn a_task_that_is_cut_short_ends_with_what_it_has_begun() {
-    let engine = engine("ram,size=8M");
-    let mut client = Client::new(&engine, FrontEnd::VhostUser, 1);
+    let engine = engine("ram,size=8M", 1);
+    let mut client = Client::new(&engine, FrontEnd::VhostUser);
     let guest = Guest::new(4 * MIB);
     for (length, expected) in [(4 * MIB, Some(Cause::Shutdown)), (512, None)] {
         let request = Request::new(Ask::Read, 0, length as u64, 0);
@@ -341,8 +339,8 @@ fn a_task_that_is_cut_short_ends_with_what_it_has_begun() {
 /// some.
 #[test]
 fn the_edges_of_fast_zeroes_count_for_memory() {
-    let engine = engine("ram,size=1M,bs=4K");
-    let mut client = Client::new(&engine, FrontEnd::VhostUser, 8);
+    let engine = engine("ram,size=1M,bs=4K", 8);
+    let mut client = Client::new(&engine, FrontEnd::VhostUser);
     for (length, expected) in [(4096, 0), (4096 + 512, 4096)] {
         let ask = Ask::WriteZeroes { fua: false, no_hole: false, fast: true };
         let id = client.session.take(&Request::new(ask, 8192, length, 0)).expect("there is room");

@@ -34,10 +34,10 @@ pub(super) struct Adapter {
 }
 
 impl Adapter {
-    /// Creates an adapter for a client that has chosen an export, with a submitter of this many slots.
-    pub(super) fn new(engine: &Arc<Engine>, agreement: &Agreement, nr_slots: usize, entry: Arc<Entry>) -> Self {
+    /// Creates an adapter for a client that has chosen an export, with this submitter.
+    pub(super) fn new(engine: &Arc<Engine>, agreement: &Agreement, entry: &Entry, submitter: &mut Submitter) -> Self {
         let terms = terms(&engine.exports[agreement.export], agreement);
-        let session = Session::new(engine, agreement.export, entry, nr_slots);
+        let session = Session::new(engine, agreement.export, entry, submitter);
         Self { terms, session, outbox: Outbox::default() }
     }
 

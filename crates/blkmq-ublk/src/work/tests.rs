@@ -26,11 +26,9 @@ fn work_of(
     is_read_only: bool,
 ) -> (Work, Submitter) {
     let bell = Arc::new(EventFd::new().unwrap());
-    let entry = engine.clients.enter(FrontEnd::Ublk, "kernel".into(), vec![bell.clone()]);
-    let mut submitter = engine.exports[0].join_own(&entry).unwrap();
-    submitter.set_notify(Some(bell));
+    let entry = engine.clients.enter(FrontEnd::Ublk, "kernel".into(), vec![bell]);
     let bounds = Bounds { requests: depth, ..engine.bounds };
-    let session = Session::of_thread(engine, 0, (&entry, 0), bounds, submitter.nr_slots());
+    let (submitter, session) = Session::of_own(engine, 0, (&entry, 0), bounds).unwrap();
     (Work::new(session, (depth, MOST), pages, is_read_only).unwrap(), submitter)
 }
 

@@ -31,14 +31,10 @@ impl<'a> Member<'a> {
         Ok((Self { engine, export: device.export, entry }, bells))
     }
 
-    /// What the thread with this bell needs.
-    pub(super) fn equip(&self, thread: usize, bell: &Arc<EventFd>) -> Result<(Submitter, Session<Own>), QueueError> {
-        let Self { engine, export, entry } = self;
-        let mut submitter = engine.exports[*export].join_own(entry)?;
-        submitter.set_notify(Some(bell.clone()));
-        let bounds = Bounds { requests: MAX_REQUESTS, ..engine.bounds };
-        let session = Session::of_thread(engine, *export, (entry, thread), bounds, submitter.nr_slots());
-        Ok((submitter, session))
+    /// What this thread needs.
+    pub(super) fn equip(&self, thread: usize) -> Result<(Submitter, Session<Own>), QueueError> {
+        let bounds = Bounds { requests: MAX_REQUESTS, ..self.engine.bounds };
+        Session::of_own(self.engine, self.export, (&self.entry, thread), bounds)
     }
 }
 
@@ -60,8 +56,8 @@ mod tests {
     #[test]
     fn a_thread_has_so_many_requests_at_a_time() {
         let engine = engine("ram,size=1M", least_memory(1));
-        let (member, bells) = Member::new(&Device::new("a"), &engine).unwrap();
-        let (_, mut session) = member.equip(0, &bells[0]).unwrap();
+        let (member, _) = Member::new(&Device::new("a"), &engine).unwrap();
+        let (_, mut session) = member.equip(0).unwrap();
         let (ask, hints, own) = (Ask::Tell { bytes: 0 }, Hints::default(), Own::default());
         let request = Request { ask, offset: 0, length: 0, priority: None, hints, own };
         let nr = std::iter::from_fn(|| session.take(&request)).count();

@@ -43,10 +43,8 @@ pub(crate) struct Hand<F> {
 impl<F: Copy + Default> Hand<F> {
     pub(crate) fn new(engine: &Arc<Engine>, front_end: FrontEnd) -> Self {
         let bell = Arc::new(EventFd::new().unwrap());
-        let entry = engine.clients.enter(front_end, "a test".into(), vec![Arc::clone(&bell)]);
-        let mut submitter = engine.exports[0].join_own(&entry).unwrap();
-        submitter.set_notify(Some(bell));
-        let session = Session::of_thread(engine, 0, (&entry, 0), engine.bounds, submitter.nr_slots());
+        let entry = engine.clients.enter(front_end, "a test".into(), vec![bell]);
+        let (submitter, session) = Session::of_own(engine, 0, (&entry, 0), engine.bounds).unwrap();
         Self { submitter, session, lists: Lists::default() }
     }
 

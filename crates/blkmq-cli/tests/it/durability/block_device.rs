@@ -35,10 +35,8 @@ impl BlockDevice {
     pub(crate) fn new(engine: &Arc<Engine>, is_gone: &Arc<AtomicBool>) -> Self {
         let bell = Arc::new(EventFd::new().expect("there are descriptors"));
         let entry = engine.clients.enter(FrontEnd::Ublk, "a test".into(), vec![Arc::clone(&bell)]);
-        let mut submitter = engine.exports[0].join_own(&entry).expect("there is a place");
-        submitter.set_notify(Some(bell.clone()));
         let bounds = Bounds { requests: DEPTH, ..engine.bounds };
-        let session = Session::of_thread(engine, 0, (&entry, 0), bounds, submitter.nr_slots());
+        let (submitter, session) = Session::of_own(engine, 0, (&entry, 0), bounds).expect("there is a place");
         let work = Work::new(session, (DEPTH, MOST), None, false).expect("there is memory");
         Self { submitter, work, bell, cookies: vec![None; DEPTH.into()], is_gone: Arc::clone(is_gone) }
     }

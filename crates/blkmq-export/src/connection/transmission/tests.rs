@@ -25,10 +25,9 @@ fn connection() -> (UnixStream, Transmission) {
     let entry = Clients::new(1).join(FrontEnd::Nbd, "a test".into(), source, Arc::clone(&bell)).unwrap();
     let export = &engine.exports[0];
     let mut submitter = export.join(&entry).unwrap().unwrap();
-    submitter.set_notify(Some(bell.clone()));
     let offer = offer(export, engine.bounds.bytes, true);
     let agreement = Agreement { export: 0, offer, has_structured_replies: false, has_allocation: false };
-    let adapter = Adapter::new(&engine, &agreement, submitter.nr_slots(), Arc::clone(&entry));
+    let adapter = Adapter::new(&engine, &agreement, &entry, &mut submitter);
     let (stream, stop) = (Stream::new(ours.into()), engine.stop.clone());
     (theirs, Transmission::new(stream, entry, stop, None, submitter, adapter, Input::new()))
 }
