@@ -13,7 +13,7 @@ use blkmq::driver::{Driver, spec};
 use blkmq::event::EventFd;
 use blkmq::pages::PageSource;
 use blkmq::{RequestQueue, Submitter};
-use blkmq_engine::{Bounds, Engine, Export, FrontEnd, Journal, Level, Session, least_memory};
+use blkmq_engine::{Bounds, Engine, Export, FrontEnd, Session, harness};
 use blkmq_ublk::abi::{DESCRIPTOR_SIZE, Descriptor, op};
 use blkmq_ublk::work::Work;
 use mover::{Kernel, Mover};
@@ -43,9 +43,7 @@ fn engine(has_pages: bool) -> &'static Arc<Engine> {
             false => spec::open("ram,size=256K,bs=4096").expect("there is such a device"),
         };
         let q = RequestQueue::builder(device).build().expect("it can have a queue");
-        let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ()), "log").expect("there is a thread");
-        let bell = Arc::new(EventFd::new().expect("there is a descriptor"));
-        Arc::new(Engine::new(vec![Export::new("", q)], Bounds::default(), least_memory(1), 1, bell, journal))
+        harness::engine(Export::new("", q), 1)
     })
 }
 

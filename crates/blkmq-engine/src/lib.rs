@@ -2,9 +2,12 @@
 //! makes their requests operations of a [`blkmq::RequestQueue`], and says how these ended.
 //!
 //! An [`Engine`] is what the threads of a front-end share: [`Export`]s, each a queue with a name; the [`Clients`] with
-//! their statistics; bounds for what they may hold; a log, and a handle that ends all of it. A client has an [`Entry`]
-//! there. By [`Export::join`] it becomes a client of the queue, and gets a [`blkmq::Submitter`]. Then the client's
-//! thread has a [`Session`], which takes the client's requests:
+//! their statistics; bounds for what they may hold; a log, and a handle that ends all of it. An [`Acceptor`] accepts
+//! clients at sockets and ports, and [`harness`] checks what a front-end owes them.
+//!
+//! A client has an [`Entry`] in the engine. By [`Export::join`] it becomes a client of the queue, and gets a
+//! [`blkmq::Submitter`]; [`Session::of_own`] does so for a block device or a machine that the operator has named. Then
+//! the client's thread has a [`Session`], which takes the client's requests:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -55,6 +58,7 @@ mod engine;
 mod export;
 mod failure;
 mod files;
+pub mod harness;
 mod idle_timeout;
 mod log;
 mod memory;

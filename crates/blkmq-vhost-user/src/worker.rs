@@ -462,7 +462,7 @@ mod tests {
     /// that was started after it, and the connection waited for that ring forever.
     #[test]
     fn a_stop_takes_no_ring_that_is_started_later() {
-        let engine = engine("ram,size=1M", blkmq_engine::least_memory(1));
+        let engine = engine("ram,size=1M");
         let Hand { mut submitter, session, .. } = Hand::new(&engine, FrontEnd::VhostUser);
         let [bell, connection_bell] = [(); 2].map(|()| Arc::new(EventFd::new().unwrap()));
         submitter.set_notify(Some(bell.clone()));

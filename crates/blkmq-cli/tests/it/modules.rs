@@ -21,7 +21,7 @@ const FOLDERS: [(&str, &str); 3] = [
     ),
     (
         "blkmq-engine",
-        "failure files ask log clients stop placement export memory engine idle_timeout wait acceptor session",
+        "failure files ask log clients stop placement export memory engine idle_timeout wait acceptor session harness",
     ),
 ];
 

@@ -137,11 +137,10 @@ mod tests {
     use super::*;
     use crate::ask::Hints;
     use crate::clients::{FrontEnd, Source};
-    use crate::engine::{Bounds, Engine};
+    use crate::engine::Bounds;
     use crate::export::tests::export;
     use crate::export::{Allow, Export, Identity, Permit};
-    use crate::log::{Journal, Level};
-    use crate::memory::budget::least;
+    use crate::harness;
 
     /// Returns a session for one request at a time, beside an engine that allows more.
     fn session(device: &str, nr_slots: usize) -> Session<u16> {
@@ -150,9 +149,7 @@ mod tests {
 
     /// `is_own`: the client is one that the operator has named, or else one with the user 7.
     fn session_of(export: Export, is_own: bool, nr_slots: usize) -> Session<u16> {
-        let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ()), "log").unwrap();
-        let bell = Arc::new(EventFd::new().unwrap());
-        let engine = Arc::new(Engine::new(vec![export], Bounds::default(), least(1), 1, Arc::clone(&bell), journal));
+        let (engine, bell) = (harness::engine(export, 1), Arc::new(EventFd::new().unwrap()));
         if !is_own {
             let entry = engine.clients.join(FrontEnd::Nbd, "a test".into(), Source::User(7), bell).unwrap();
             return Session::of_thread(&engine, 0, (&entry, 0), engine.bounds, nr_slots);

@@ -4,7 +4,7 @@ use blkmq::driver::{Batch, Driver, NextEvent, Topology, spec};
 use blkmq::event::EventFd;
 use blkmq::pages::Command;
 use blkmq::{Limits, RequestQueue, Status};
-use blkmq_engine::{Bounds, Engine, Export, FrontEnd, Journal, Level, least_memory};
+use blkmq_engine::{Bounds, Engine, Export, FrontEnd, harness};
 
 use super::*;
 
@@ -13,9 +13,7 @@ const MOST: u32 = 64 << 10;
 /// An engine with one export, of this device.
 fn engine(device: Arc<dyn Driver>) -> Arc<Engine> {
     let q = RequestQueue::builder(device).build().unwrap();
-    let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ()), "log").unwrap();
-    let (exports, bell) = (vec![Export::new("", q)], Arc::new(EventFd::new().unwrap()));
-    Arc::new(Engine::new(exports, Bounds::default(), least_memory(1), 1, bell, journal))
+    harness::engine(Export::new("", q), 1)
 }
 
 /// The requests of a queue of this depth, as a client of the engine.

@@ -46,7 +46,7 @@ impl Drop for Member<'_> {
 
 #[cfg(test)]
 mod tests {
-    use blkmq_engine::{Ask, Hints, Request, least_memory};
+    use blkmq_engine::{Ask, Hints, Request};
 
     use super::*;
     use crate::ring_server::tests::engine;
@@ -55,7 +55,7 @@ mod tests {
     /// which had a part of a block to change.
     #[test]
     fn a_thread_has_so_many_requests_at_a_time() {
-        let engine = engine("ram,size=1M", least_memory(1));
+        let engine = engine("ram,size=1M");
         let (member, _) = Member::new(&Device::new("a"), &engine).unwrap();
         let (_, mut session) = member.equip(0).unwrap();
         let (ask, hints, own) = (Ask::Tell { bytes: 0 }, Hints::default(), Own::default());

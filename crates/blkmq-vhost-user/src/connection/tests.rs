@@ -2,6 +2,7 @@
 
 mod bounds;
 mod changes;
+mod conformance;
 mod descriptors;
 
 use std::io::{Read, Write};
@@ -57,7 +58,7 @@ impl Served {
         let log = move |level: Level, line: &str| kept.lock().unwrap().push((level, line.to_owned()));
         let (journal, log_thread) = Journal::start(Arc::new(log), "log").unwrap();
         let bell = Arc::new(EventFd::new().unwrap());
-        let engine = Arc::new(Engine::new(vec![export], Bounds::default(), least_memory(1), 1, bell, journal));
+        let engine = Arc::new(Engine::new(vec![export], Bounds::default(), least_memory(2), 2, bell, journal));
         let server = Server::start(vec![device], &engine).unwrap();
         Self { engine, server: Some(server), log_thread, folder, lines }
     }

@@ -3,7 +3,7 @@
 use blkmq::driver::spec;
 use blkmq::event::EventFd;
 use blkmq::{RequestQueue, Submitter};
-use blkmq_engine::{Bounds, Engine, Export, FrontEnd, Journal, Level, least_memory};
+use blkmq_engine::{Engine, Export, FrontEnd, harness};
 
 use super::*;
 use crate::inflight::Inflight;
@@ -25,11 +25,9 @@ impl Terms {
 }
 
 /// An engine with one export, of this device.
-pub(crate) fn engine(device: &str, memory: usize) -> Arc<Engine> {
+pub(crate) fn engine(device: &str) -> Arc<Engine> {
     let q = RequestQueue::builder(spec::open(device).unwrap()).build().unwrap();
-    let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ()), "log").unwrap();
-    let (exports, bell) = (vec![Export::new("", q)], Arc::new(EventFd::new().unwrap()));
-    Arc::new(Engine::new(exports, Bounds::default(), memory, 1, bell, journal))
+    harness::engine(Export::new("", q), 1)
 }
 
 /// What a thread has.
@@ -50,7 +48,7 @@ impl<F: Copy + Default> Hand<F> {
 
     /// One of a machine, in front of a device in memory.
     pub(crate) fn plain() -> Self {
-        Self::new(&engine("ram,size=1M", least_memory(1)), FrontEnd::VhostUser)
+        Self::new(&engine("ram,size=1M"), FrontEnd::VhostUser)
     }
 
     /// Submits, drives, and returns what is over.
@@ -137,7 +135,7 @@ impl Machine {
 /// done although there is never memory for it.
 #[test]
 fn what_is_no_whole_sectors_or_blocks_is_copied() {
-    let mut machine = Machine::new(&engine("ram,size=1M,bs=4096", least_memory(1)), 8192);
+    let mut machine = Machine::new(&engine("ram,size=1M,bs=4096"), 8192);
     machine.guest.fill(FAR, 8192, |at| (at % 251) as u8);
     let all = machine.ask(1, 0, &[(FAR, 8192)]);
     assert_eq!(machine.finish(all), VIRTIO_BLK_S_OK as u8);
@@ -160,7 +158,7 @@ fn what_is_no_whole_sectors_or_blocks_is_copied() {
 /// Red before a request that takes more slots than a submitter has was done one part after the other: it was refused.
 #[test]
 fn a_request_may_be_longer_than_the_slots_allow() {
-    let mut machine = Machine::new(&engine("hdd,size=2M,max_sectors=8,memory_backed=1", least_memory(1)), 0);
+    let mut machine = Machine::new(&engine("hdd,size=2M,max_sectors=8,memory_backed=1"), 0);
     let nr_slots = machine.hand.submitter.nr_slots();
     let piece = (FAR, 0x40000_u32);
     assert!(nr_slots * 4096 < 5 * piece.1 as usize, "{nr_slots} requests of 4 KiB are less");
@@ -179,7 +177,7 @@ fn a_request_may_be_longer_than_the_slots_allow() {
 /// Red if a request for which there is no memory now is lost, or lets others pass that the ring has behind it.
 #[test]
 fn a_copy_waits_for_memory() {
-    let engine = engine("ram,size=1M,bs=4096", least_memory(1));
+    let engine = engine("ram,size=1M,bs=4096");
     let mut machine = Machine::new(&engine, 1 << 20);
     // Requests of the same thread that keep the memory: answers that nobody has read.
     let held: Vec<_> = std::iter::from_fn(|| tell(&mut machine.hand, 64 << 10)).collect();
@@ -197,21 +195,6 @@ fn a_copy_waits_for_memory() {
     assert!(machine.ring_server.is_idle());
 }
 
-/// Red if a request of a machine is not counted, or not as one of its own.
-#[test]
-fn a_machine_is_a_client_with_its_counts() {
-    let engine = engine("ram,size=1M", least_memory(1));
-    let mut machine = Machine::new(&engine, 1 << 20);
-    let asked = [machine.ask(0, 0, &[(FAR, 4096)]), machine.ask(77, 0, &[])];
-    let told = || engine.clients.list().pop().unwrap();
-    assert_eq!(told().unanswered, 2);
-    asked.iter().for_each(|nr| _ = machine.finish(*nr));
-    let info = told();
-    assert_eq!((info.requests, info.unanswered, info.bytes, info.memory), (2, 0, 4096, 0));
-    assert_eq!((info.errors.of(Cause::Unsupported), info.errors.count()), (1, 1));
-    assert_eq!((info.front_end, info.client.as_deref()), (FrontEnd::VhostUser, Some("a test@default")));
-}
-
 fn tell(hand: &mut Hand<Own>, bytes: u32) -> Option<TaskId> {
     let own = Own::default();
     let ask = engine::Ask::Tell { bytes };
@@ -222,7 +205,7 @@ fn tell(hand: &mut Hand<Own>, bytes: u32) -> Option<TaskId> {
 /// stood still for as long as other clients kept the memory.
 #[test]
 fn a_ring_is_given_back_without_what_waits_for_memory() {
-    let mut machine = Machine::new(&engine("ram,size=1M,bs=4096", least_memory(1)), 1 << 20);
+    let mut machine = Machine::new(&engine("ram,size=1M,bs=4096"), 1 << 20);
     let (info, file) = Inflight::make(1, 8).unwrap();
     let renew = |machine: &mut Machine| {
         let record = Inflight::take(info, file.try_clone().unwrap(), true).unwrap();
@@ -253,7 +236,7 @@ fn a_ring_is_given_back_without_what_waits_for_memory() {
 /// free for as long as the machine stands still.
 #[test]
 fn what_is_broken_off_waits_for_no_memory() {
-    let engine = engine("ram,size=1M,bs=4096", least_memory(1));
+    let engine = engine("ram,size=1M,bs=4096");
     let mut machine = Machine::new(&engine, 1 << 20);
     let [mut first, mut second] = [(); 2].map(|()| Hand::<Own>::new(&engine, FrontEnd::Nbd));
     // All that is common, and what the machine and the second client have for themselves.
@@ -281,7 +264,7 @@ fn what_is_broken_off_waits_for_no_memory() {
 /// the other one.
 #[test]
 fn a_write_that_has_begun_goes_before_what_has_not() {
-    let mut engine = engine("ram,size=64M,bs=4096", least_memory(1));
+    let mut engine = engine("ram,size=64M,bs=4096");
     Arc::get_mut(&mut engine).unwrap().bounds.bytes = 600 << 10;
     let mut machine = Machine::new(&engine, 1 << 20);
     // Two ranges, of which the second one has parts of blocks.
@@ -299,7 +282,7 @@ fn a_write_that_has_begun_goes_before_what_has_not() {
 /// had all of the thread's memory, and none could go on.
 #[test]
 fn writes_that_have_begun_leave_memory_for_their_data() {
-    let engine = engine("ram,size=1M,bs=4096", least_memory(1));
+    let engine = engine("ram,size=1M,bs=4096");
     let mut hand = Hand::<Own>::new(&engine, FrontEnd::VhostUser);
     let held: Vec<_> = std::iter::from_fn(|| tell(&mut hand, 64 << 10)).collect();
     hand.turn();

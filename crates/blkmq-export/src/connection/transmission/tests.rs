@@ -4,7 +4,7 @@ use std::thread;
 
 use blkmq::RequestQueue;
 use blkmq::driver::spec;
-use blkmq_engine::{Bounds, Clients, Engine, Export, FrontEnd, Journal, Level, Source, least_memory};
+use blkmq_engine::{Clients, Export, FrontEnd, Source, harness};
 
 use super::*;
 use crate::connection::offer::offer;
@@ -14,10 +14,7 @@ use crate::nbd::negotiation::Agreement;
 /// A client's end of a socket, and the connection at the other end. The client has just chosen a device of 1 MiB.
 fn connection() -> (UnixStream, Transmission) {
     let queue = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
-    let (journal, _) = Journal::start(Arc::new(|_: Level, _: &str| ()), "log").unwrap();
-    let bell = Arc::new(EventFd::new().unwrap());
-    let exports = vec![Export::new("", queue)];
-    let engine = Arc::new(Engine::new(exports, Bounds::default(), least_memory(1), 1, bell, journal));
+    let engine = harness::engine(Export::new("", queue), 1);
     let (theirs, ours) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     let bell = Arc::new(EventFd::new().unwrap());

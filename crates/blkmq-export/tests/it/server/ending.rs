@@ -40,25 +40,20 @@ fn stuck(server: &Server) -> Client {
 }
 
 #[test]
-fn who_leaves_with_requests_under_way_leaves_nothing_behind() {
+fn who_only_stops_sending_is_answered() {
     for device in ["ram,size=16M", "null,size=16M,memory_backed=1,irqmode=2,completion_nsec=100us"] {
         let q = queue(device);
         let server = server_with(&q, Bounds::default());
         let quiesce = q.quiesce();
-        let client = stuck(&server);
-        drop(client);
-        let half = stuck(&server);
+        let mut half = stuck(&server);
         half.shut_writing();
         drop(quiesce);
-        let mut half = half;
         for _ in 0..64 {
-            assert_eq!(half.reply(|_| 0).1, Ok(vec![]), "a client that only stops sending is answered");
+            assert_eq!(half.reply(|_| 0).1, Ok(vec![]));
         }
         assert!(half.is_closed());
         until(|| server.clients().is_empty());
         assert_eq!(q.busy_tags(), 0);
-        let mut another = Client::simple(&server);
-        assert_eq!(another.read(0, 4096), Ok(vec![1; 4096]));
     }
 }
 

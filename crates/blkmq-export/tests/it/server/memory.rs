@@ -1,7 +1,6 @@
 //! The memory that all connections share: it is bounded, taken as data arrives, and not kept by a single connection.
 
 use std::io::{ErrorKind, Write};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use blkmq_export::Server;
@@ -111,24 +110,6 @@ fn a_client_that_takes_nothing_loses_its_memory_to_one_that_waits_for_it() {
     assert_eq!(other.read(0, 4 << 20).map(|data| data.len()), Ok(4 * MIB));
     assert!(start.elapsed() < Duration::from_secs(150), "it waited for {:?}", start.elapsed());
     (0..4).for_each(|_| assert_eq!(modest.reply(|_| 128 << 10).1.map(|data| data.len()), Ok(128 << 10)));
-}
-
-/// Red if memory that is given back does not wake a connection that waits for it.
-#[test]
-fn what_waits_for_memory_gets_it_when_others_are_done() {
-    let server = tight();
-    let clients: Vec<_> = (0..8).map(|_| Client::simple(&server)).collect();
-    thread::scope(|scope| {
-        for mut client in clients {
-            scope.spawn(move || {
-                for _ in 0..20 {
-                    (0..4).for_each(|cookie| client.send(&request(commands::READ, 0, cookie, 0, 4 << 20)));
-                    (0..4).for_each(|_| assert_eq!(client.reply(|_| 4 * MIB).1.map(|data| data.len()), Ok(4 * MIB)));
-                }
-            });
-        }
-    });
-    until(|| server.clients().is_empty());
 }
 
 /// Red if a server starts in which a connection could not have its part, or if the error does not say how much is

@@ -6,6 +6,7 @@ mod bytes;
 mod certificates;
 mod client;
 mod commands;
+mod conformance;
 mod device;
 mod ending;
 mod forger;
