@@ -62,8 +62,8 @@ pub trait TestClient {
     /// Sends a request, and does not wait for its answer. `data`: what is written; as long as the request in any case.
     fn send(&mut self, ask: Ask, offset: u64, data: &[u8]);
 
-    /// Waits for the answer to the oldest request that has none: what was read, or nothing; an error if it failed.
-    fn receive(&mut self) -> Result<Vec<u8>, ()>;
+    /// Waits for the next answer: what was read, or nothing if the request was no read. `None` if it failed.
+    fn receive(&mut self) -> Option<Vec<u8>>;
 
     /// Waits until the server has closed the connection.
     fn wait_closed(&mut self);
@@ -80,7 +80,9 @@ pub fn engine(export: Export, connections: usize) -> Arc<Engine> {
     Arc::new(Engine::new(vec![export], Bounds::default(), least(connections), connections, bell, journal))
 }
 
-/// Checks a front-end.
+/// Checks a front-end. Red, each bug planted once: neither front-end nor session checks that a client may only read;
+/// latencies are not counted; NBD closes its connections when a drain begins. Red by a hang: answers are not counted, a
+/// client stays in the list, memory that comes free wakes nobody.
 ///
 /// # Panics
 /// If it does not do what it owes.
@@ -158,11 +160,11 @@ impl<S: TestServer> Run<S> {
         assert_eq!(client.terms(), (SIZE, true), "size, and whether the export is read-only");
         for ask in [WRITE, DISCARD, ZEROES] {
             client.send(ask, 0, &[7; BLOCK]);
-            assert!(client.receive().is_err(), "{ask:?} of a client that may only read");
+            assert!(client.receive().is_none(), "{ask:?} of a client that may only read");
         }
         assert_eq!(self.errors(Cause::NotPermitted), [3, 3], "changes that are not permitted, and all errors");
         client.send(Ask::Read, 0, &[0; BLOCK]);
-        assert_eq!(client.receive(), Ok(vec![0; BLOCK]), "nothing is changed");
+        assert_eq!(client.receive(), Some(vec![0; BLOCK]), "nothing is changed");
         let stats = self.q.disk_stats();
         assert_eq!((stats.write_ios, stats.discard_ios), (0, 0), "the device gets no change");
     }
@@ -174,7 +176,7 @@ impl<S: TestServer> Run<S> {
         for (ask, expected) in [(WRITE, &[][..]), (Ask::Flush, &[]), (Ask::Read, &data), (ZEROES, &[]), (DISCARD, &[])]
         {
             client.send(ask, 0, if ask == Ask::Flush { &[] } else { &data });
-            assert_eq!(client.receive().as_deref(), Ok(expected), "{ask:?}");
+            assert_eq!(client.receive().as_deref(), Some(expected), "{ask:?}");
         }
         wait_until(|| self.info().unanswered == 0);
         let ClientInfo { requests, bytes, latencies, .. } = self.info();
@@ -182,7 +184,7 @@ impl<S: TestServer> Run<S> {
         let times = [Kind::Read, Kind::Write, Kind::Discard, Kind::Flush].map(|kind| latencies.of(kind).count());
         assert_eq!(times, [1, 2, 1, 1], "reads, writes with zeroes, discards and flushes with their latency");
         client.send(Ask::Read, SIZE, &data);
-        assert!(client.receive().is_err(), "a read behind the end");
+        assert!(client.receive().is_none(), "a read behind the end");
         drop(client);
         self.is_clean();
         assert_eq!(self.errors(Cause::Invalid), [1, 1], "invalid requests, and all errors");
@@ -196,7 +198,7 @@ impl<S: TestServer> Run<S> {
         self.is_clean();
         let mut another = self.connect();
         another.send(Ask::Read, 0, &[0; BLOCK]);
-        assert_eq!(another.receive(), Ok(vec![7; BLOCK]), "what was taken is written");
+        assert_eq!(another.receive(), Some(vec![7; BLOCK]), "what was taken is written");
     }
 
     fn a_drain_answers_what_was_taken(mut self) {
@@ -204,7 +206,8 @@ impl<S: TestServer> Run<S> {
         let quiesce = self.begin_writes(&mut client);
         self.server.engine().stop.drain();
         drop(quiesce);
-        (0..S::DEPTH).for_each(|nr| assert_eq!(client.receive(), Ok(vec![]), "request {nr} of those that were taken"));
+        (0..S::DEPTH)
+            .for_each(|nr| assert_eq!(client.receive(), Some(vec![]), "request {nr} of those that were taken"));
         client.wait_closed();
         self.server.wait();
         self.is_clean();
@@ -231,9 +234,9 @@ impl<S: TestServer> Run<S> {
             drop((submitter, session));
         }
         engine.clients.leave(entry.number);
-        assert!(client.receive() == Ok(vec![0; LONG]), "the read goes on when there is memory");
+        assert!(client.receive() == Some(vec![0; LONG]), "the read goes on when there is memory");
         client.send(WRITE, 0, &[7; LONG]);
-        assert_eq!(client.receive(), Ok(vec![]), "a write that is as long");
+        assert_eq!(client.receive(), Some(vec![]), "a write that is as long");
         assert_eq!(self.errors(Cause::NoMemory), [0, 0], "requests without memory, and all errors");
     }
 }
