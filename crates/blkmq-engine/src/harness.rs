@@ -1,7 +1,7 @@
 //! What every front-end owes its clients and the engine, as checks for its tests.
 //!
-//! A test says by [`TestServer`] and [`TestClient`] how the front-end's server is started and how a client speaks to it,
-//! and calls [`check`]. `CONTRIBUTING.md` names one to copy.
+//! A test says by [`TestServer`] how the front-end's server is started, and by [`TestClient`] how a client speaks to
+//! it, and calls [`check`]. `CONTRIBUTING.md` names one to copy.
 //!
 //! A check waits without a limit for what has to come about. A front-end that loses a wake-up makes it hang.
 
