@@ -10,7 +10,7 @@ use blkmq::event::EventFd;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
-pub use self::listener::{Accepted, Address, Listener, Place, SocketError};
+pub use self::listener::{Accepted, Address, BoundAddress, Listener, SocketError};
 use crate::clients::{Clients, Reason};
 use crate::wait::{Watch, wait};
 
@@ -25,21 +25,21 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct Acceptor<'a> {
     listeners: &'a [Listener],
     bell: &'a EventFd,
-    /// Counts the clients that are turned away. `None`: none is.
+    /// Counts rejected clients; if `None`, clients wait.
     counter: Option<&'a Clients>,
     /// A descriptor that is kept for the case that none is left. With it the next client can be accepted, and its
     /// connection closed at once. Otherwise that client would wait until another one leaves.
     reserve: Option<EventFd>,
     pauses: bool,
-    /// The listener whose turn it is.
-    turn: usize,
+    /// The listener that is looked at first.
+    next: usize,
 }
 
 impl<'a> Acceptor<'a> {
     /// Creates an acceptor that `bell` wakes. A client that comes when the system has no descriptor left waits.
     #[must_use]
     pub fn new(listeners: &'a [Listener], bell: &'a EventFd) -> Self {
-        Self { listeners, bell, counter: None, reserve: None, pauses: false, turn: 0 }
+        Self { listeners, bell, counter: None, reserve: None, pauses: false, next: 0 }
     }
 
     /// Closes the connections of clients that come when the system has no descriptor left, and counts them as
@@ -56,20 +56,26 @@ impl<'a> Acceptor<'a> {
     /// The client could not be accepted, or `serve` returns this error.
     pub fn accept(&mut self, is_open: bool, serve: impl FnOnce(Accepted) -> io::Result<()>) -> io::Result<()> {
         let pauses = std::mem::take(&mut self.pauses);
-        let events = if is_open && !pauses { PollFlags::IN } else { PollFlags::empty() };
-        let mut watches: Vec<_> = self.listeners.iter().map(|listener| Watch::new(listener, events)).collect();
-        if let Err(error) = wait(&mut watches, self.bell, &[], pauses.then_some(PAUSE)) {
-            thread::sleep(PAUSE);
-            return Err(error.into());
+        // A listener that is watched for nothing would still end the wait if it was shut down.
+        let watched = if is_open && !pauses { self.listeners } else { &[] };
+        let mut watches: Vec<_> = watched.iter().map(|listener| Watch::new(listener, PollFlags::IN)).collect();
+        match wait(&mut watches, self.bell, &[], pauses.then_some(PAUSE)) {
+            // The server may be about to end, and leave its clients to the next one.
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) => {
+                thread::sleep(PAUSE);
+                return Err(error.into());
+            }
         }
         if self.counter.is_some() && self.reserve.is_none() {
             self.reserve = EventFd::new().ok();
         }
-        let (later, first) = (self.turn..watches.len(), 0..self.turn.min(watches.len()));
-        let Some(index) = later.chain(first).find(|index| watches[*index].ready.contains(PollFlags::IN)) else {
+        let (later, first) = (self.next..watches.len(), 0..self.next.min(watches.len()));
+        let Some(index) = later.chain(first).find(|index| !watches[*index].ready.is_empty()) else {
             return Ok(());
         };
-        self.turn = index + 1;
+        self.next = index + 1;
         let accepted = self.listeners[index].accept().inspect_err(|error| self.turn_away(index, error));
         let served = accepted.and_then(|accepted| accepted.map_or(Ok(()), serve));
         self.pauses = served.is_err();
@@ -104,9 +110,9 @@ mod tests {
     fn each_socket_has_its_turn_and_none_while_the_acceptor_is_closed() {
         let listeners = [(); 2].map(|()| Listener::open(&Address::loopback(0)).expect("there are ports left"));
         let bell = EventFd::new().expect("there are descriptors left");
-        let ports = listeners.each_ref().map(|listener| match listener.place() {
-            Place::Tcp(address) => *address,
-            Place::Unix(path) => panic!("{path:?} is no port"),
+        let ports = listeners.each_ref().map(|listener| match listener.address() {
+            BoundAddress::Tcp(address) => *address,
+            BoundAddress::Unix(path) => panic!("{path:?} is no port"),
         });
         let _clients = [0, 0, 0, 1].map(|index: usize| TcpStream::connect(ports[index]).expect("it listens"));
         let mut acceptor = Acceptor::new(&listeners, &bell);
@@ -122,7 +128,23 @@ mod tests {
         };
         bell.notify();
         assert_eq!(accept(false, false), None, "the bell ends the wait");
+        bell.notify();
+        assert_eq!(accept(true, false), None, "and comes before clients");
         assert_eq!([accept(true, false), accept(true, true)], [Some(0), Some(1)]);
         assert_eq!([accept(true, false), accept(true, false)], [None, Some(0)], "it pauses after an error");
+    }
+
+    /// Red if the acceptor does not wait while it pauses: a listener that another process has shut down is always ready.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no sockets")]
+    fn an_acceptor_pauses_at_a_socket_that_was_shut_down() {
+        let listeners = [Listener::open(&Address::loopback(0)).expect("there are ports left")];
+        let bell = EventFd::new().expect("there are descriptors left");
+        rustix::net::shutdown(&listeners[0], rustix::net::Shutdown::Both).expect("it listens");
+        let mut acceptor = Acceptor::new(&listeners, &bell);
+        assert!(acceptor.accept(true, |_| Ok(())).is_err(), "it accepts nothing");
+        let before = std::time::Instant::now();
+        acceptor.accept(true, |_| Ok(())).expect("the pause is no error");
+        assert!(before.elapsed() >= PAUSE);
     }
 }

@@ -122,7 +122,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => in_the_way(&format!("a socket is there, and whether it is in use cannot be told: {error}")),
-        Ok(_) => in_the_way("another server listens there"),
+        Ok(_) => in_the_way("another server listens there; choose another path"),
     }
 }
 

@@ -1,13 +1,13 @@
-//! What every front-end owes its clients and the engine, as checks for its tests.
+//! Conformance checks for front-ends: what each must do for its clients and for the engine.
 //!
 //! A test says by [`TestServer`] how the front-end's server is started, and by [`TestClient`] how a client speaks to
 //! it, and calls [`check`]. `CONTRIBUTING.md` names one to copy.
 //!
-//! A check waits without a limit for what has to come about. A front-end that loses a wake-up makes it hang.
+//! A front-end that loses a wake-up fails a check after five minutes, or hangs where the check waits for an answer.
 
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use blkmq::driver::spec;
 use blkmq::event::EventFd;
@@ -22,9 +22,9 @@ use crate::log::{Journal, Level};
 use crate::memory::budget::least;
 use crate::session::Session;
 
-/// Connections of a server, whose memory is as little as serves so many.
+/// Connections of a server. It gets the least memory for them.
 pub const CONNECTIONS: usize = 2;
-/// Bytes of a read that takes memory of the common part, and not more than certainly comes.
+/// Bytes of a read that takes memory of the common part, and is at most the guaranteed length.
 const LONG: usize = 260 << 10;
 const SIZE: u64 = 1 << 20;
 const BLOCK: usize = 4096;
@@ -50,13 +50,13 @@ pub trait TestServer {
     /// Connects a client. `None` if the server lets none in.
     fn connect(&self) -> Option<Self::Client>;
 
-    /// Waits until the server, which was told to end, has ended.
+    /// Waits until the server, which has been asked to end, has ended.
     fn wait(&mut self);
 }
 
 /// A client of a [`TestServer`]. Dropping it closes its connection, without a goodbye.
 pub trait TestClient {
-    /// Returns the size in bytes and whether the export is read-only, as the client was told.
+    /// Returns the size in bytes and whether the export is read-only, as the server announced them.
     fn terms(&mut self) -> (u64, bool);
 
     /// Sends a request, and does not wait for its answer. `data`: what is written; as long as the request in any case.
@@ -85,7 +85,7 @@ pub fn engine(export: Export, connections: usize) -> Arc<Engine> {
 /// client stays in the list, memory that comes free wakes nobody.
 ///
 /// # Panics
-/// If it does not do what it owes.
+/// If a check fails.
 pub fn check<S: TestServer>() {
     Run::<S>::of_reader().changes_of_a_reader_are_refused();
     Run::<S>::new().requests_are_counted_and_timed();
@@ -100,9 +100,12 @@ struct Run<S> {
     q: RequestQueue,
 }
 
-/// Waits until this holds.
+/// Waits until this holds, for five minutes at most.
+#[track_caller]
 fn wait_until(condition: impl Fn() -> bool) {
+    let began = Instant::now();
     while !condition() {
+        assert!(began.elapsed() < Duration::from_secs(300), "it does not come about");
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -139,12 +142,13 @@ impl<S: TestServer> Run<S> {
     fn begin_writes(&self, client: &mut S::Client) -> Quiesce {
         let quiesce = self.q.quiesce();
         (0..S::DEPTH).for_each(|nr| client.send(WRITE, (nr * BLOCK) as u64, &[7; BLOCK]));
-        wait_until(|| self.info().requests == S::DEPTH as u64);
+        wait_until(|| self.info().requests >= S::DEPTH as u64);
+        assert_eq!(self.info().requests, S::DEPTH as u64, "each request is counted once");
         quiesce
     }
 
     /// Checks that nothing is left of clients that have gone.
-    fn is_clean(&self) {
+    fn assert_clean(&self) {
         let Engine { clients, .. } = &**self.server.engine();
         clients.wait_empty(S::FRONT_END);
         assert_eq!(
@@ -186,7 +190,7 @@ impl<S: TestServer> Run<S> {
         client.send(Ask::Read, SIZE, &data);
         assert!(client.receive().is_none(), "a read behind the end");
         drop(client);
-        self.is_clean();
+        self.assert_clean();
         assert_eq!(self.errors(Cause::Invalid), [1, 1], "invalid requests, and all errors");
     }
 
@@ -195,7 +199,7 @@ impl<S: TestServer> Run<S> {
         let quiesce = self.begin_writes(&mut client);
         drop(client);
         drop(quiesce);
-        self.is_clean();
+        self.assert_clean();
         let mut another = self.connect();
         another.send(Ask::Read, 0, &[0; BLOCK]);
         assert_eq!(another.receive(), Some(vec![7; BLOCK]), "what was taken is written");
@@ -210,7 +214,7 @@ impl<S: TestServer> Run<S> {
             .for_each(|nr| assert_eq!(client.receive(), Some(vec![]), "request {nr} of those that were taken"));
         client.wait_closed();
         self.server.wait();
-        self.is_clean();
+        self.assert_clean();
         assert!(self.server.connect().is_none(), "no client is let in after the end");
     }
 

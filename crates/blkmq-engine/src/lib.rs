@@ -67,7 +67,7 @@ mod session;
 mod stop;
 mod wait;
 
-pub use acceptor::{Accepted, Acceptor, Address, Listener, Place, SocketError};
+pub use acceptor::{Accepted, Acceptor, Address, BoundAddress, Listener, SocketError};
 pub use ask::{Ask, Hints, Request};
 pub use clients::{
     ClientInfo, Clients, Entry, Errors, FrontEnd, Histogram, Kind, Latencies, NR_BUCKETS, Reason, Rejections, Source,

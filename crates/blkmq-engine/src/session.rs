@@ -259,7 +259,11 @@ impl<F: Copy + Default> Session<F> {
 
     /// Takes a request whose data is to lie in memory of the engine, if the bounds allow one more. `None` if they do
     /// not, or if there is no memory now; then the bell rings when another try may succeed, or a task of this session
-    /// has to be forgotten first.
+    /// has to be forgotten first. Try the same request again before any other one: the session may stand in line for
+    /// it. A session that gives the request up leaves the line by [`wait_no_more`](Self::wait_no_more).
+    ///
+    /// A request that may not be made, ends beyond the device, or needs more memory than there can be
+    /// ([`Engine::longest`]) is taken too, and has failed.
     ///
     /// A write of any length waits for its data. Everything else begins. While data of one write is still to come, no
     /// other write is taken: several that have come halfway could have all the memory that each needs to go on.
@@ -278,6 +282,10 @@ impl<F: Copy + Default> Session<F> {
             return None;
         }
         let [charge, promised] = self.charge(request);
+        if promised > self.pool.account.most() {
+            let failure = Failure::new(Cause::Invalid, "the request needs more memory than one connection may have");
+            return self.refuse(request.own, failure, is_receiving);
+        }
         if !self.tasks.has_room() || (self.bytes > 0 && charge > self.most_bytes.saturating_sub(self.bytes)) {
             return None;
         }

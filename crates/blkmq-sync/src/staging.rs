@@ -271,7 +271,8 @@ impl Staging {
     #[must_use]
     pub fn has_published(&self) -> bool {
         // Relaxed: with any ordering, a thread may find nothing because a combiner has just taken the requests, and has
-        // not counted them yet. A combiner that leaves requests behind sets WAITING anew before it releases the word.
+        // not counted them yet. A combiner that leaves requests behind sets WAITING anew before it releases the word,
+        // and one that gives up defers afterwards, which does so too.
         newest(self.0.load(Ordering::Relaxed)) != NIL
     }
 }

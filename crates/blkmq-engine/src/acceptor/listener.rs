@@ -64,12 +64,12 @@ impl fmt::Display for Address {
     }
 }
 
-/// Where a socket listens.
+/// The address at which a socket listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
-    /// At this file, as a path from the root.
+pub enum BoundAddress {
+    /// This file, as an absolute path.
     Unix(PathBuf),
-    /// At this port.
+    /// This port.
     Tcp(SocketAddr),
 }
 
@@ -80,7 +80,7 @@ pub struct Accepted {
     pub socket: OwnedFd,
     /// Where the client comes from, for people: address and port, or process and user.
     pub peer: String,
-    /// Where the client comes from, as far as clients are told from each other.
+    /// Where the client comes from, used to tell clients apart.
     pub source: Source,
 }
 
@@ -104,9 +104,9 @@ pub struct Listener {
     /// gets its inode.
     file: Option<SocketFile>,
     socket: OwnedFd,
-    place: Place,
-    /// The only user, beside root, whose connections are served, if clients may wait that connected when others could.
-    only: Option<u32>,
+    address: BoundAddress,
+    /// If set, only this user and root are served: clients may have queued before the mode was tightened.
+    allowed_uid: Option<u32>,
 }
 
 impl Listener {
@@ -117,9 +117,10 @@ impl Listener {
     pub fn open(address: &Address) -> io::Result<Self> {
         match address {
             Address::Unix { path, mode } => {
-                let path = absolute(path)?;
+                // At the path as it is given: a socket's address takes no long one.
                 let (listener, file) = SocketFile::listen(path.clone(), *mode, BACKLOG)?;
-                Ok(Self { file: Some(file), socket: listener.into(), place: Place::Unix(path), only: None })
+                let address = BoundAddress::Unix(absolute(path)?);
+                Ok(Self { file: Some(file), socket: listener.into(), address, allowed_uid: None })
             }
             Address::Tcp(address) => Self::tcp(TcpListener::bind(address)?),
         }
@@ -143,8 +144,8 @@ impl Listener {
             let path = absolute(address.as_pathname().ok_or(SocketError::NoPath)?)?;
             let found = mode.map(|mode| set_socket_mode(&path, Some(mode))).transpose()?;
             let lets_others = mode.is_none_or(|mode| mode & 0o022 != 0);
-            let only = found.filter(|_| !lets_others).map(|found| found.uid());
-            return Ok(Self { file: None, socket: listener.into(), place: Place::Unix(path), only });
+            let allowed_uid = found.filter(|_| !lets_others).map(|found| found.uid());
+            return Ok(Self { file: None, socket: listener.into(), address: BoundAddress::Unix(path), allowed_uid });
         }
         if domain != AddressFamily::INET && domain != AddressFamily::INET6 {
             return Err(SocketError::Family);
@@ -154,8 +155,8 @@ impl Listener {
 
     fn tcp(listener: TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        let place = Place::Tcp(listener.local_addr()?);
-        Ok(Self { file: None, socket: listener.into(), place, only: None })
+        let address = BoundAddress::Tcp(listener.local_addr()?);
+        Ok(Self { file: None, socket: listener.into(), address, allowed_uid: None })
     }
 
     /// Accepts a client. `None` if no client waits, or if the client that waited has left or is not served here.
@@ -165,9 +166,9 @@ impl Listener {
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        if let Place::Unix(_) = self.place {
+        if let BoundAddress::Unix(_) = self.address {
             let client = Accepted::of_unix(socket);
-            let is_served = self.only.is_none_or(|owner| [owner, 0].map(Source::User).contains(&client.source));
+            let is_served = self.allowed_uid.is_none_or(|owner| [owner, 0].map(Source::User).contains(&client.source));
             return Ok(is_served.then_some(client));
         }
         // Replies are sent when they are ready. Replies that are ready together are already sent together.
@@ -193,10 +194,10 @@ impl Listener {
         Ok(socket)
     }
 
-    /// Returns where the socket listens.
+    /// Returns the address at which the socket listens.
     #[must_use]
-    pub fn place(&self) -> &Place {
-        &self.place
+    pub fn address(&self) -> &BoundAddress {
+        &self.address
     }
 }
 
@@ -264,7 +265,7 @@ mod tests {
         let error = Listener::open(&Address::unix(&path)).unwrap_err();
         assert_eq!(
             (error.kind(), error.to_string().as_str()),
-            (io::ErrorKind::AddrInUse, "another server listens there")
+            (io::ErrorKind::AddrInUse, "another server listens there; choose another path")
         );
         drop(listener);
         fs::write(&path, "precious").unwrap();
@@ -293,7 +294,7 @@ mod tests {
     #[test]
     fn a_tcp_client_that_is_dead_will_be_noticed() {
         let listener = Listener::open(&Address::loopback(0)).unwrap();
-        let Place::Tcp(address) = listener.place() else { panic!("it is TCP") };
+        let BoundAddress::Tcp(address) = listener.address() else { panic!("it is TCP") };
         let _client = std::net::TcpStream::connect(address).unwrap();
         let client = std::iter::repeat_with(|| listener.accept().unwrap()).find_map(|accepted| accepted).unwrap();
         let socket = client.socket;
@@ -308,14 +309,14 @@ mod tests {
         let folder = folder();
         let path = folder.path().join("socket");
         let listener = Listener::adopt(UnixListener::bind(&path).unwrap().into(), None).unwrap();
-        assert_eq!(*listener.place(), Place::Unix(path.clone()));
+        assert_eq!(*listener.address(), BoundAddress::Unix(path.clone()));
         let client = UnixStream::connect(&path).unwrap();
         assert!(listener.accept().unwrap().is_some() && listener.accept().unwrap().is_none(), "it does not block");
         drop(listener);
         assert!(path.exists(), "it belongs to who made it");
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-        let place = Place::Tcp(tcp.local_addr().unwrap());
-        assert_eq!(*Listener::adopt(tcp.into(), None).unwrap().place(), place);
+        let place = BoundAddress::Tcp(tcp.local_addr().unwrap());
+        assert_eq!(*Listener::adopt(tcp.into(), None).unwrap().address(), place);
 
         let refused = |fd: OwnedFd| Listener::adopt(fd, None).unwrap_err().to_string();
         assert_eq!(refused(client.into()), "it does not listen for streams");

@@ -40,6 +40,11 @@ impl Account {
         self.budget.own()
     }
 
+    /// Returns the number of bytes that the connection can have at most, while no other one has any of the common part.
+    pub(crate) fn most(&self) -> usize {
+        2 * self.budget.longest()
+    }
+
     /// Returns true if this many more bytes fit into what the connection has already.
     #[inline]
     pub(crate) fn has_room(&self, bytes: usize) -> bool {

@@ -7,7 +7,7 @@ use super::Session;
 use super::rmw::changing;
 use super::task::TaskId;
 use crate::ask::Ask;
-use crate::failure::Failure;
+use crate::failure::{Cause, Failure};
 use crate::memory::pool::footprint;
 
 /// Bytes for which a write gets memory when it begins.
@@ -37,7 +37,8 @@ impl<F: Copy + Default> Session<F> {
 
     /// Returns where the next piece of a write's data goes. Each piece is an operation of its own, which begins when
     /// the piece has arrived. So a write that is half received holds no more memory than a piece, and it waits for more
-    /// memory without holding what others need. The first piece is short, and each further piece is as long as all
+    /// memory without holding what others need. A buffer still has what another request left in it: the front-end fills
+    /// all of it, or [breaks](Self::break_payload) the request. The first piece is short, and each further piece is as long as all
     /// pieces before it together: a client gets memory for data that it sends, and not for data that it announces.
     pub fn next_piece(&mut self, id: TaskId) -> Piece {
         let Self { tasks, pool, rmw, plan, .. } = self;
@@ -83,10 +84,15 @@ impl<F: Copy + Default> Session<F> {
         self.push(id, Bio::write(start / SECTOR_SIZE as u64, buffer).with_flags(changing(fua)));
     }
 
-    /// Called when all data of a request has arrived, or is skipped.
+    /// Called when all data of a request has arrived, or is skipped. A write that has not failed, and whose last piece
+    /// was not [taken](Self::take_piece), fails with [`Cause::Invalid`]: what came of its data is written.
     pub fn end_payload(&mut self, id: TaskId) {
         let now = self.now();
         let task = self.tasks.get_mut(id);
+        if matches!(task.ask, Ask::Write { .. }) && task.is_receiving && task.next < task.end {
+            let cut = || Box::new(Failure::new(Cause::Invalid, "the data of the write ended before its last byte"));
+            task.failure.get_or_insert_with(cut);
+        }
         self.nr_receiving -= u16::from(std::mem::take(&mut task.is_receiving));
         task.taken = task.taken.map(|_| now);
         self.go_on(id);

@@ -350,3 +350,25 @@ fn the_edges_of_fast_zeroes_count_for_memory() {
         client.session.forget(id);
     }
 }
+
+/// Red if a write whose data ends early is done, or if a read that needs more memory than there can be is never taken:
+/// its client would wait for ever.
+#[test]
+fn what_cannot_be_done_whole_fails() {
+    let engine = engine("ram,size=4M", 8);
+    let mut client = Client::new(&engine, FrontEnd::Nbd);
+    let id = client.session.take(&Request::new(Ask::Write { fua: false }, 0, MIB as u64, 0)).expect("there is room");
+    let Piece::Here(buffer, 0) = client.session.next_piece(id) else { panic!("there is memory") };
+    assert!(buffer.len() < MIB, "more is to come");
+    client.session.take_piece(id, buffer);
+    client.session.end_payload(id);
+    let (finished, failure) = client.finish();
+    assert_eq!((finished, failure.map(|failure| failure.cause)), (id, Some(Cause::Invalid)));
+    client.session.forget(id);
+    for (length, expected) in [(engine.longest(), None), (4 * MIB, Some(Cause::Invalid))] {
+        let id = client.session.take(&Request::new(Ask::Read, 0, length as u64, 0)).expect("it is taken or has failed");
+        let (finished, failure) = client.finish();
+        assert_eq!((finished, failure.map(|failure| failure.cause)), (id, expected), "{length} bytes");
+        client.session.forget(id);
+    }
+}

@@ -239,8 +239,9 @@ impl Bound {
         let Self { builder, memory, max_connections, listeners, bell } = self;
         let names = builder.exports.iter().map(|export| &export.name);
         let is_secure = builder.tls.as_ref().is_some_and(Tls::is_required);
-        let uris_of =
-            |listener: &Listener| names.clone().map(|name| uri(is_secure, listener.place(), name)).collect::<Vec<_>>();
+        let uris_of = |listener: &Listener| {
+            names.clone().map(|name| uri(is_secure, listener.address(), name)).collect::<Vec<_>>()
+        };
         let uris = listeners.iter().flat_map(uris_of).collect();
         let (journal, log_thread) = Journal::start(builder.log, "nbd log").map_err(StartError::System)?;
         let engine = Engine::new(builder.exports, builder.bounds, memory, max_connections, bell, journal);

@@ -2,7 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use blkmq_engine::Place;
+use blkmq_engine::BoundAddress;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_encode};
 
 /// The characters that are not safe in a path or a query.
@@ -13,11 +13,11 @@ fn escape(bytes: &[u8]) -> PercentEncode<'_> {
 }
 
 /// Returns the URI of an export that clients find at this place. Its first part tells them whether to encrypt.
-pub(super) fn uri(is_secure: bool, place: &Place, export: &str) -> String {
+pub(super) fn uri(is_secure: bool, place: &BoundAddress, export: &str) -> String {
     let (scheme, export) = (if is_secure { "nbds" } else { "nbd" }, escape(export.as_bytes()));
     match place {
-        Place::Unix(path) => format!("{scheme}+unix:///{export}?socket={}", escape(path.as_os_str().as_bytes())),
-        Place::Tcp(address) => format!("{scheme}://{address}/{export}"),
+        BoundAddress::Unix(path) => format!("{scheme}+unix:///{export}?socket={}", escape(path.as_os_str().as_bytes())),
+        BoundAddress::Tcp(address) => format!("{scheme}://{address}/{export}"),
     }
 }
 
@@ -27,8 +27,8 @@ mod tests {
 
     #[test]
     fn uris_are_escaped() {
-        let unix = |path: &str| Place::Unix(path.into());
-        let tcp = |address: &str| Place::Tcp(address.parse().unwrap());
+        let unix = |path: &str| BoundAddress::Unix(path.into());
+        let tcp = |address: &str| BoundAddress::Tcp(address.parse().unwrap());
         assert_eq!(uri(false, &unix("/run/a.sock"), ""), "nbd+unix:///?socket=/run/a.sock");
         assert_eq!(
             uri(true, &unix("/a b/%&?=é"), "x/y ?#"),

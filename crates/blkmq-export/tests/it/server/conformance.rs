@@ -1,4 +1,4 @@
-//! What every front-end owes its clients and the engine.
+//! The conformance checks of front-ends.
 
 use std::sync::Arc;
 
@@ -86,6 +86,6 @@ impl TestClient for NbdClient {
 /// Red if a client that may only read changes something, if a latency or an error is not counted, if a client that is
 /// gone leaves something behind, or if a drain or a lack of memory loses a request.
 #[test]
-fn nbd_does_what_a_front_end_owes() {
+fn nbd_passes_the_conformance_checks() {
     check::<Nbd>();
 }
