@@ -134,7 +134,8 @@ mod tests {
         assert_eq!([accept(true, false), accept(true, false)], [None, Some(0)], "it pauses after an error");
     }
 
-    /// Red if the acceptor does not wait while it pauses: a listener that another process has shut down is always ready.
+    /// Red if the acceptor does not wait while it pauses: a listener that another process has shut down is always
+    /// ready.
     #[test]
     #[cfg_attr(miri, ignore = "there are no sockets")]
     fn an_acceptor_pauses_at_a_socket_that_was_shut_down() {

@@ -37,9 +37,11 @@ impl<F: Copy + Default> Session<F> {
 
     /// Returns where the next piece of a write's data goes. Each piece is an operation of its own, which begins when
     /// the piece has arrived. So a write that is half received holds no more memory than a piece, and it waits for more
-    /// memory without holding what others need. A buffer still has what another request left in it: the front-end fills
-    /// all of it, or [breaks](Self::break_payload) the request. The first piece is short, and each further piece is as long as all
+    /// memory without holding what others need. The first piece is short, and each further piece is as long as all
     /// pieces before it together: a client gets memory for data that it sends, and not for data that it announces.
+    ///
+    /// A buffer still has what another request left in it. The front-end fills all of it, or
+    /// [breaks](Self::break_payload) the request.
     pub fn next_piece(&mut self, id: TaskId) -> Piece {
         let Self { tasks, pool, rmw, plan, .. } = self;
         let task = tasks.get_mut(id);
