@@ -2,8 +2,8 @@
 //!
 //! A [`Load`] takes the same memory whatever the trace's length. [`reader`] follows the operations that are outstanding
 //! in the trace, [`lane`] puts those of each submitter in the order in which they are played, and [`spool`] keeps them
-//! in temporary files. They cannot stay in the trace alone: submitters that are played as fast as possible move apart
-//! without a limit, and one pass over the trace serves all of them only in its own order.
+//! in temporary files, unless they are few. They cannot stay in the trace alone: submitters that are played as fast as
+//! possible move apart without a limit, and one pass over the trace serves all of them only in its own order.
 
 mod lane;
 mod reader;
@@ -14,6 +14,7 @@ mod tests;
 use std::io;
 
 use blkmq::{Class, Flags, Op};
+use nix::errno::Errno;
 
 use self::reader::Reader;
 pub(crate) use self::spool::Cursor;
@@ -92,9 +93,9 @@ pub struct Traced {
 /// The operations of a trace.
 ///
 /// Memory is needed for the operations that are outstanding at one time, which are 131,072 at most, and for each
-/// process. The operations are in temporary files, one for each submitter, in the folder that the environment's
-/// `TMPDIR` names, else `/tmp`: 31 bytes for each, which is less than the trace has for it. The files have no names and
-/// go with the load.
+/// process. Each submitter with more than 264 operations has them in a temporary file, in the folder that the
+/// environment's `TMPDIR` names, else `/tmp`: 31 bytes for each, which is less than the trace has for it. The files,
+/// 128 at most, have no names and are removed with the load.
 #[derive(Debug)]
 pub struct Load {
     /// The kind of events that the operations were taken from.
@@ -139,7 +140,7 @@ impl Load {
     /// For each submitter the operations, and how many its processes had outstanding at most.
     ///
     /// # Errors
-    /// The temporary file cannot be read.
+    /// A temporary file cannot be read.
     pub(crate) fn submitters(&self) -> io::Result<Vec<(Cursor<'_>, usize)>> {
         let submitter = |(lane, spool)| {
             let peaks = self.traced.peaks.iter().skip(lane).step_by(MAX_LANES);
@@ -151,7 +152,12 @@ impl Load {
 
 fn unspooled(error: io::Error) -> TextError {
     let place = format!("a temporary file in {}", std::env::temp_dir().display());
-    TextError { place, what: format!("{error}; the operations of the trace go there, TMPDIR names another folder") }
+    let advice = if error.raw_os_error() == Some(Errno::EMFILE as i32) {
+        format!("up to {MAX_LANES} of them are open at a time, 'ulimit -n {}' allows that", 2 * MAX_LANES)
+    } else {
+        "the operations of the trace go there, TMPDIR names another folder".to_owned()
+    };
+    TextError { place, what: format!("{error}; {advice}") }
 }
 
 /// Whether an event is about I/O of the block layer's own operations.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::run::{memory, printed, recording, spawn, temporary};
+use crate::run::{blkmq_with_descriptors, memory, printed, recording, spawn, temporary};
 
 /// How much more memory a replay may have of a trace eight times as long.
 const GROWTH: u64 = 8 << 20;
@@ -85,21 +85,26 @@ fn a_trace_eight_times_as_long_is_compared_in_the_same_memory() {
     does_not_grow("mixed", &[&["--order", "--queue", &queue, "--choices", &choices]]);
 }
 
+/// A record of a trace: an event of a read of 4 KiB by a process.
+fn record(number: u32, action: u32, process: u32, time: u64, sector: u64) -> Vec<u8> {
+    let longs = [time, sector].map(u64::to_le_bytes);
+    let words = [4096, 1 << 16 | action, process, 0, 0, 0].map(u32::to_le_bytes);
+    [&[0x6561_7407, number].map(u32::to_le_bytes).concat()[..], &longs.concat(), &words.concat()].concat()
+}
+
+/// A trace in which so many processes submit so many reads each.
+fn readers(processes: u32, each: u32) -> Vec<u8> {
+    let read = |at: u32| record(at, 1, 1 + at % processes, u64::from(at) * 1000, u64::from(at) * 8);
+    (0..processes * each).flat_map(read).collect()
+}
+
 /// A trace of one process with one request at a time, and what BFQ decides: it serves each.
 fn one_reader(number: u64) -> (Vec<u8>, String) {
     let (mut trace, mut decisions) = (Vec::new(), String::new());
     for at in 0..number {
         let (time, sector) = (1_000_000 + 100_000 * at, 8 * at);
-        for (action, after) in [(12_u32, 0_u64), (7, 3000), (8, 50_000)] {
-            for word in [0x6561_7407, at as u32] {
-                trace.extend(u32::to_le_bytes(word));
-            }
-            for long in [time + after, sector] {
-                trace.extend(u64::to_le_bytes(long));
-            }
-            for word in [4096, 1 << 16 | action, 1, 0, 0, 0] {
-                trace.extend(u32::to_le_bytes(word));
-            }
+        for (action, after) in [(12, 0), (7, 3000), (8, 50_000)] {
+            trace.extend(record(at as u32, action, 1, time + after, sector));
         }
         decisions += &format!("{} ask 1\n", time + 1000);
         if at == 0 {
@@ -213,4 +218,32 @@ fn a_temporary_file_that_cannot_be_made_is_named_with_the_variable_that_moves_it
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{text}");
     assert!(text.contains("a temporary file in /nowhere: ") && text.contains("TMPDIR names another folder"), "{text}");
+}
+
+/// Red if each process has a temporary file, however few operations it has.
+#[test]
+fn a_trace_of_many_processes_with_few_operations_needs_no_temporary_file() {
+    let trace = temporary("few-operations", &readers(200, 3));
+    let output = Command::new(env!("CARGO_BIN_EXE_blkmq"))
+        .args(["replay", &trace, "--device", "null", "--speed", "max", "--json"])
+        .env("TMPDIR", "/nowhere")
+        .output()
+        .expect("the program starts");
+    let [text, error] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    assert_eq!((output.status.code(), &*error), (Some(0), ""));
+    assert!(text.contains("\"operations\":600,"), "{text}");
+}
+
+/// Red if the error advises another folder, which has no more open files.
+#[test]
+fn a_limit_of_open_files_that_is_too_low_for_a_trace_is_named() {
+    let trace = temporary("many-operations", &readers(50, 300));
+    let arguments = ["replay", &trace, "--device", "null", "--speed", "max"];
+    let output = blkmq_with_descriptors(40, &arguments);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{text}");
+    assert!(text.contains("Too many open files") && text.contains("'ulimit -n 256'"), "{text}");
+    assert!(!text.contains("TMPDIR"), "{text}");
+    let output = blkmq_with_descriptors(256, &arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

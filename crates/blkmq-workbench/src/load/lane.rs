@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
-use super::spool::{Record, Spool};
+use super::spool::{Record, SpoolWriter};
 
 /// The operations of one submitter on their way into the spool.
 #[derive(Debug)]
@@ -13,12 +13,12 @@ pub(super) struct Lane {
     /// The operations that left their plug, by when that was and by number, behind one that may still be in a plug and
     /// may come first.
     unplugged: BTreeMap<(u64, u64), Record>,
-    pub(super) spool: Spool,
+    pub(super) spool: SpoolWriter,
 }
 
 impl Lane {
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { plugged: VecDeque::new(), unplugged: BTreeMap::new(), spool: Spool::new()? })
+    pub(super) fn new() -> Self {
+        Self { plugged: VecDeque::new(), unplugged: BTreeMap::new(), spool: SpoolWriter::new() }
     }
 
     /// Called when an operation is submitted at this time.

@@ -103,7 +103,7 @@ impl<'a> Reader<'a> {
     /// Takes in the next event.
     ///
     /// # Errors
-    /// The temporary file cannot be written.
+    /// A temporary file cannot be written.
     pub(super) fn step(&mut self, event: &Event) -> io::Result<()> {
         if Source::of(event.action) == Some(self.source) {
             self.begin(event)?;
@@ -142,7 +142,7 @@ impl<'a> Reader<'a> {
     /// Ends the trace. Operations that may still be in a plug were in none.
     ///
     /// # Errors
-    /// The temporary file cannot be written.
+    /// A temporary file cannot be written.
     pub(super) fn finish(mut self) -> io::Result<Load> {
         while let Some((number, followed)) = self.followed.pop_first() {
             self.abandon(number, followed)?;
@@ -153,7 +153,7 @@ impl<'a> Reader<'a> {
             nr_operations: self.nr_operations,
             has_changes: self.has_changes,
             end: self.end,
-            spools: self.lanes.into_iter().map(|lane| lane.spool.flush()).collect::<io::Result<_>>()?,
+            spools: self.lanes.into_iter().map(|lane| lane.spool.finish()).collect::<io::Result<_>>()?,
         })
     }
 
@@ -168,16 +168,16 @@ impl<'a> Reader<'a> {
     }
 
     /// The number of the process that an event belongs to, in the order of the first operations.
-    fn process(&mut self, event: &Event) -> io::Result<usize> {
+    fn process(&mut self, event: &Event) -> usize {
         let process = *self.processes.entry(event.pid).or_insert(self.tasks.len());
         if process == self.tasks.len() {
             self.tasks.push(Task::default());
             self.traced.peaks.push(0);
             if process < MAX_LANES {
-                self.lanes.push(Lane::new()?);
+                self.lanes.push(Lane::new());
             }
         }
-        Ok(process)
+        process
     }
 
     /// Called when an operation is submitted.
@@ -187,7 +187,7 @@ impl<'a> Reader<'a> {
         }
         let number = self.nr_operations;
         self.nr_operations += 1;
-        let process = self.process(event)?;
+        let process = self.process(event);
         let task = &mut self.tasks[process];
         task.held.push_back(number);
         task.outstanding += 1;

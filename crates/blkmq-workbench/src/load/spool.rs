@@ -1,16 +1,20 @@
-//! Operations in temporary files.
+//! Operations in memory while they are few, else in temporary files.
 
-use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
 
 use blkmq::{Class, Flags, Op};
+use tempfile::{SpooledData, SpooledTempFile};
 
 use super::Operation;
 use crate::blktrace::{Category, Event};
 
 /// Bytes of an operation in the file.
 const RECORD_BYTES: usize = 31;
+
+/// The most bytes of a submitter's operations that stay in memory. With more, all of them are in a temporary file, so a
+/// trace of many processes with few operations each needs no open files.
+const MEMORY_BYTES: usize = 8192;
 
 /// An operation as the file holds it: what the trace says of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,16 +90,16 @@ impl Record {
     }
 }
 
-/// The operations of one submitter, in a temporary file.
+/// Writes the operations of one submitter.
 #[derive(Debug)]
-pub(super) struct Spool {
-    pub(super) file: BufWriter<File>,
+pub(super) struct SpoolWriter {
+    file: BufWriter<SpooledTempFile>,
     nr_operations: u64,
 }
 
-impl Spool {
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { file: BufWriter::new(tempfile::tempfile()?), nr_operations: 0 })
+impl SpoolWriter {
+    pub(super) fn new() -> Self {
+        Self { file: BufWriter::new(SpooledTempFile::new(MEMORY_BYTES)), nr_operations: 0 }
     }
 
     /// Adds an operation.
@@ -104,23 +108,32 @@ impl Spool {
         record.write(&mut self.file)
     }
 
-    /// Writes what is buffered. Called before anything is read.
-    pub(super) fn flush(mut self) -> io::Result<Self> {
-        self.file.flush()?;
-        Ok(self)
+    /// Ends the spool, so that it can be read.
+    pub(super) fn finish(self) -> io::Result<Spool> {
+        Ok(Spool { data: self.file.into_inner()?.into_inner(), nr_operations: self.nr_operations })
     }
 }
 
-/// Reads a file from its beginning, whatever others read of it.
+/// The operations of one submitter.
+#[derive(Debug)]
+pub(super) struct Spool {
+    pub(super) data: SpooledData,
+    nr_operations: u64,
+}
+
+/// Reads a spool from its beginning, with an offset of its own.
 #[derive(Debug)]
 struct Reading<'l> {
-    file: &'l File,
+    data: &'l SpooledData,
     at: u64,
 }
 
 impl Read for Reading<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let len = self.file.read_at(bytes, self.at)?;
+        let len = match self.data {
+            SpooledData::InMemory(data) => (&data.get_ref()[self.at as usize..]).read(bytes)?,
+            SpooledData::OnDisk(file) => file.read_at(bytes, self.at)?,
+        };
         self.at += len as u64;
         Ok(len)
     }
@@ -137,9 +150,9 @@ pub(crate) struct Cursor<'l> {
 
 impl<'l> Cursor<'l> {
     /// # Errors
-    /// The temporary file cannot be read.
+    /// A temporary file cannot be read.
     pub(super) fn new(spool: &'l Spool) -> io::Result<Self> {
-        let records = BufReader::new(Reading { file: spool.file.get_ref(), at: 0 });
+        let records = BufReader::new(Reading { data: &spool.data, at: 0 });
         let mut cursor = Self { records, left: spool.nr_operations, next: None };
         cursor.pop_front()?;
         Ok(cursor)
@@ -153,7 +166,7 @@ impl<'l> Cursor<'l> {
     /// Removes the next operation, and reads the one behind it.
     ///
     /// # Errors
-    /// The temporary file cannot be read.
+    /// A temporary file cannot be read.
     pub(crate) fn pop_front(&mut self) -> io::Result<()> {
         self.next = None;
         if let Some(left) = self.left.checked_sub(1) {

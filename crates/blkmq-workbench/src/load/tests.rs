@@ -2,6 +2,8 @@
 
 use std::sync::atomic::AtomicBool;
 
+use tempfile::SpooledData;
+
 use super::*;
 
 /// A read of one sector, of this task.
@@ -110,7 +112,7 @@ fn a_kind_of_operation_that_comes_late_is_still_the_one() {
 #[test]
 fn a_load_that_cannot_be_read_on_is_played_to_there_and_said_so() {
     let load = load((0..1000).map(|at| event(1, Action::Queue, at, 16 * at)));
-    let file = load.spools[0].file.get_ref();
+    let SpooledData::OnDisk(file) = &load.spools[0].data else { panic!("so many operations are in a file") };
     file.set_len(file.metadata().expect("it is a file").len() / 3).expect("the file is ours");
     let driver = blkmq::driver::spec::open("null,irqmode=2").expect("it has defaults");
     let clock = blkmq::Clock::Virtual(blkmq::VirtualClock::new());
