@@ -115,7 +115,7 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     let (engine, bell) = (engine(has_pages), Arc::new(EventFd::new().expect("there is a descriptor")));
     let entry = engine.clients.enter(FrontEnd::Ublk, "kernel".to_owned(), vec![bell]);
     let bounds = Bounds { requests: DEPTH, ..engine.bounds };
-    let (mut submitter, session) = Session::of_own(&engine, 0, (&entry, 0), bounds).expect("there is room for one");
+    let (mut submitter, session) = Session::of_own(engine, 0, (&entry, 0), bounds).expect("there is room for one");
     let pages = has_pages.then(|| Arc::new(*kernel()) as Arc<dyn PageSource>);
     let mut work = Work::new(session, (DEPTH, MOST), pages, false).expect("there is memory");
     let (mut model, mut nr) = (vec![ANY; SIZE], 0_u8);

@@ -22,7 +22,7 @@ fn other_beside_a_claim(steps: u32, locking: Locking) -> (u64, u64) {
     let is_on = Arc::new(AtomicBool::new(false));
     let turns = vec![(1, steps), (2, 3000), (1, 3000)];
     let schedule = Box::new(Turns { is_on: Arc::clone(&is_on), turns, at: 0 });
-    returned(schedule, move || {
+    returned(format_args!("{locking}, {steps} steps"), schedule, move || {
         let device = open(DEVICE).expect("the device is good");
         let builder = RequestQueue::builder(device).scheduler("kyber").locking(locking).bypass(true);
         let q = builder.build().expect("the queue is good");

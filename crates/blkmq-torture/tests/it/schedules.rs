@@ -1,5 +1,6 @@
 //! Small worlds on virtual CPUs under many schedules, for bugs that only a particular schedule shows.
 
+use std::fmt::Arguments;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,12 +23,17 @@ pub(crate) fn plays(schedule: Box<dyn Schedule>, main: impl FnOnce() + Send + 's
     })
 }
 
-/// Runs `main` under one schedule to its end, and returns what it returns.
+/// Runs `main` under one schedule to its end, and returns what it returns. The `label` names the seed and the
+/// parameters, so that a run that does not finish can be replayed.
 #[track_caller]
-pub(crate) fn returned<T: Send + 'static>(schedule: Box<dyn Schedule>, main: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) fn returned<T: Send + 'static>(
+    label: Arguments<'_>,
+    schedule: Box<dyn Schedule>,
+    main: impl FnOnce() -> T + Send + 'static,
+) -> T {
     let (tell, told) = std::sync::mpsc::channel();
     let ended = plays(schedule, move || tell.send(main()).expect("the test listens"));
-    assert_eq!(ended, Ended::Finished);
+    assert_eq!(ended, Ended::Finished, "{label}");
     told.recv().expect("the world was told of")
 }
 
@@ -250,7 +256,7 @@ fn time_of_the_held_back(seed: u64, locking: Locking, nr_others: u32) -> u64 {
         0 => Box::new(Uniform::new(Random::new(seed), 5)),
         mean => Box::new(Priorities::new(Random::new(seed), [15, 30, 60][mean as usize - 1])),
     };
-    returned(schedule, move || {
+    returned(format_args!("{locking}, {nr_others} others, seed {seed}"), schedule, move || {
         let q = slow_queue(2, locking);
         let mut first = join(&q, "first");
         let due = hold_back_until(&mut first);
@@ -294,7 +300,7 @@ fn time_of_the_held_back_beside_another(seed: u64, locking: Locking, nr_queues: 
         1 => Box::new(Uniform::new(Random::new(seed), 30)),
         _ => Box::new(Targeted::new(Random::new(seed), "queue.dispatching", 20)),
     };
-    returned(schedule, move || {
+    returned(format_args!("{locking}, {nr_queues} hardware queues, seed {seed}"), schedule, move || {
         let q = queue(&format!("{SLOW},hw_queue_depth=8,submit_queues={nr_queues}"), locking, "64");
         // With several hardware queues the waiting request is not for the first one.
         let _other = join(&q, "other");
@@ -491,7 +497,7 @@ fn lateness_beside_a_completion_and_a_flush(seed: u64, locking: Locking) -> u64 
     let turns = vec![turn(1, 150), turn(2, 300), (3, 1000), turn(0, 500), (2, 3000), (1, 3000), (0, 3000)];
     let early = random.within(0, 32) * 50;
     let schedule = Box::new(Turns { is_on: Arc::clone(&is_on), turns, at: 0 });
-    returned(schedule, move || {
+    returned(format_args!("{locking}, seed {seed}"), schedule, move || {
         let q = queue(&format!("{SLOW},memory_backed=1,cache_size=1,hw_queue_depth=3"), locking, "64");
         q.set_knob("iosched/prio_aging_expire", "1").expect("there is such a knob");
         let [mut first, mut second, mut third] = ["first", "second", "third"].map(|name| join(&q, name));
@@ -549,7 +555,7 @@ fn a_time_that_came_while_others_had_the_tags_is_not_forgotten() {
 /// A scan for timeouts is due when another thread shortens the timeout. Returns the time until the next scan after
 /// that.
 fn next_scan(seed: u64) -> u64 {
-    returned(Box::new(Uniform::new(Random::new(seed), 2)), move || {
+    returned(format_args!("seed {seed}"), Box::new(Uniform::new(Random::new(seed), 2)), move || {
         let q = queue(SLOW, Locking::Single, "64");
         let mut submitter = join(&q, "test");
         thread::sleep(Duration::from_secs(40));
