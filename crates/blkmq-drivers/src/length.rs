@@ -42,7 +42,7 @@ pub(crate) struct Shorter {
 }
 
 impl Length {
-    /// The length of a file that was reported to no client yet.
+    /// The length of a file whose length was reported to no client yet.
     pub(crate) const fn new() -> Self {
         Self { reported: AtomicU64::new(0), limit: AtomicU64::new(u64::MAX), next_look: AtomicU64::new(0) }
     }
@@ -94,7 +94,7 @@ impl Length {
 mod tests {
     use super::*;
 
-    /// Red if the reported length shrinks without a look, if a file whose size the kernel does not say counts as
+    /// Red if the reported length shrinks without a look, if a file whose size the kernel does not report counts as
     /// shorter, or if a file that was cut short is trusted again once it is longer: the data past its shorter end is
     /// gone.
     #[test]

@@ -275,7 +275,7 @@ impl Driver for Rbd {
         let range = if is_read_only { 0 } else { MAX_RANGE_SECTORS };
         let max_bytes = self.image.object_size().clamp(1 << 16, MAX_BYTES) as u32;
         Limits {
-            capacity_sectors: self.image.size().tell() / SECTOR_SIZE as u64,
+            capacity_sectors: self.image.size().report() / SECTOR_SIZE as u64,
             logical_block_size: SECTOR_SIZE as u32,
             physical_block_size: 4096,
             max_sectors: max_bytes / SECTOR_SIZE as u32,

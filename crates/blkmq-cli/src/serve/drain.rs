@@ -273,12 +273,12 @@ pub(super) fn part(
 /// Takes leave of the devices of these queues, by this thread. Waits for no longer than [`GRACE`], because a device
 /// that is away does not answer.
 pub(super) fn take_leave(queues: &[RequestQueue], by: &Standby) {
-    let (close, closed) = mpsc::channel();
+    let (done, closed) = mpsc::channel();
     let queues = queues.to_vec();
     by.run(move || {
         queues.iter().for_each(|q| q.driver().close());
         // An error says that the end came before.
-        let _ = close.send(());
+        let _ = done.send(());
     });
     let _ = closed.recv_timeout(GRACE);
 }
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_is_told_of_at_once_and_again_and_ends_in_time() {
+    fn a_drain_is_reported_at_once_and_periodically_and_ends_in_time() {
         let s = Duration::from_secs;
         let report = |ms| (Duration::from_millis(ms), Due::Report);
         let expected = [report(100), report(5100), report(10100), (s(12), Due::End), (s(17), Due::Leave)];

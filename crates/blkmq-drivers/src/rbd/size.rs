@@ -14,14 +14,15 @@ use crate::lock;
 /// The size of an image, in bytes.
 #[derive(Debug)]
 pub(super) struct Size {
-    /// What clients were told, and the smallest size since it was less than that.
+    /// The size that was reported to clients, and the smallest size that was found since the image became smaller.
     length: Length,
-    /// Locked while a size is noted or told, so that a size that is told late is not larger than one that was noted.
+    /// Locked while a size is noted or reported, so that a size that is reported late is not larger than one that was
+    /// noted.
     present: Mutex<u64>,
 }
 
 impl Size {
-    /// The size of an image of which no client was told yet.
+    /// The size of an image whose size was reported to no client yet.
     pub(super) const fn new(bytes: u64) -> Self {
         Self { length: Length::new(), present: Mutex::new(bytes) }
     }
@@ -33,8 +34,8 @@ impl Size {
         self.length.look(|| Some(bytes));
     }
 
-    /// Returns the present size, of which clients are told now.
-    pub(super) fn tell(&self) -> u64 {
+    /// Reports the present size to clients, and returns it.
+    pub(super) fn report(&self) -> u64 {
         let present = lock(&self.present);
         self.length.report(*present);
         *present

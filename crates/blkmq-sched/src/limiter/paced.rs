@@ -70,8 +70,8 @@ const MOST_PROBE_EACH: u64 = 320 * SECOND;
 /// The same while the ceiling is lower.
 const PROBE_LOW_EACH: u64 = SECOND;
 
-/// A ceiling is lower than it has been if requests cost so many times as much; after so many failed probes that is
-/// as it should be.
+/// A ceiling is lower than it has been if requests cost so many times as much; after so many failed probes the
+/// lower ceiling is accepted as normal.
 const LOWER: f64 = 1.25;
 const MAX_FAILED_PROBES: u32 = 600;
 
