@@ -59,10 +59,11 @@ pub trait TestClient {
     /// Returns the size in bytes and whether the export is read-only, as the server announced them.
     fn terms(&mut self) -> (u64, bool);
 
-    /// Sends a request, and does not wait for its answer. `data`: what is written; as long as the request in any case.
+    /// Sends a request without waiting for its answer. `data` is as long as the request; a write writes these bytes.
     fn send(&mut self, ask: Ask, offset: u64, data: &[u8]);
 
-    /// Waits for the next answer: what was read, or nothing if the request was no read. `None` if it failed.
+    /// Waits for the next answer. Returns the data of a read, an empty vector for any other request, and `None` if the
+    /// request failed.
     fn receive(&mut self) -> Option<Vec<u8>>;
 
     /// Waits until the server has closed the connection.
@@ -202,7 +203,7 @@ impl<S: TestServer> Run<S> {
         self.assert_clean();
         let mut another = self.connect();
         another.send(Ask::Read, 0, &[0; BLOCK]);
-        assert_eq!(another.receive(), Some(vec![7; BLOCK]), "what was taken is written");
+        assert_eq!(another.receive(), Some(vec![7; BLOCK]), "requests in flight are completed");
     }
 
     fn a_drain_answers_what_was_taken(mut self) {

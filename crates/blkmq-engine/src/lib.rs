@@ -3,7 +3,7 @@
 //!
 //! An [`Engine`] is what the threads of a front-end share: [`Export`]s, each a queue with a name; the [`Clients`] with
 //! their statistics; bounds for what they may hold; a log, and a handle that ends all of it. An [`Acceptor`] accepts
-//! clients at sockets and ports, and [`harness`] checks what a front-end owes them.
+//! clients at sockets and ports, and [`harness`] has conformance checks for front-ends.
 //!
 //! A client has an [`Entry`] in the engine. By [`Export::join`] it becomes a client of the queue, and gets a
 //! [`blkmq::Submitter`]; [`Session::of_own`] does so for a block device or a machine that the operator has named. Then

@@ -270,9 +270,9 @@ impl Staging {
     #[inline]
     #[must_use]
     pub fn has_published(&self) -> bool {
-        // Relaxed: with any ordering, a thread may find nothing because a combiner has just taken the requests, and has
-        // not counted them yet. A combiner that leaves requests behind sets WAITING anew before it releases the word,
-        // and one that gives up defers afterwards, which does so too.
+        // Relaxed: with any ordering, the word may be empty because a combiner has just taken the requests and has not
+        // counted them yet. A combiner that leaves requests in the scheduler or the backlog sets WAITING again before
+        // it releases the word, and a combiner that gives up defers afterwards, which sets WAITING too.
         newest(self.0.load(Ordering::Relaxed)) != NIL
     }
 }

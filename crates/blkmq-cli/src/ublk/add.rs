@@ -63,7 +63,7 @@ fn ready_socket() -> Result<(UnixDatagram, SocketFile), Failure> {
     bind().map_err(|error| failed(&path.display().to_string(), &error))
 }
 
-/// Shows what the server says, for as long as this process lives. The receiver gets the end of the messages.
+/// Prints the server's messages for as long as this process lives. The receiver is notified of their end.
 fn show(mut from: impl Read + Send + 'static) -> io::Result<Receiver<()>> {
     let (tell, over) = mpsc::channel();
     let shown = move || {

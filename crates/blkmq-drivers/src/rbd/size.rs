@@ -1,4 +1,4 @@
-//! How large the image is, and whether it has become smaller than was reported to clients.
+//! How large the image is, and whether it has become smaller than the size that was reported to clients.
 //!
 //! librbd cuts off what lies past the end of the image, and says nothing: a write there succeeds. So the driver looks
 //! at the end itself, before and after each request. librbd tells the driver when the size has changed.
@@ -51,7 +51,7 @@ impl Size {
         end <= self.length.end()
     }
 
-    /// What has happened, if the image has become smaller than was reported to clients.
+    /// Returns a message with both sizes if the image has become smaller than the size that was reported to clients.
     pub(super) fn loss(&self) -> Option<String> {
         let Shorter { found, reported } = self.length.shorter()?;
         Some(format!(

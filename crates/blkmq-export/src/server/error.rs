@@ -71,3 +71,19 @@ fn refused_bounds(Bounds { requests, bytes, .. }: &Bounds) -> String {
     }
     format!("{requests} requests at a time; give a number from 1 to 32768")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Red if a socket that was handed over is refused without its descriptor, the reason, or a remedy.
+    #[test]
+    fn a_socket_that_was_handed_over_is_refused_with_a_remedy() {
+        let error = StartError::Socket { descriptor: 7, error: SocketError::NoPath };
+        assert_eq!(
+            error.to_string(),
+            "descriptor 7, handed over: it has no path; hand over a stream socket that listens, with a path or a TCP \
+             port"
+        );
+    }
+}
