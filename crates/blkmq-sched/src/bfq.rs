@@ -65,8 +65,9 @@ use crate::slab::{Index, Slab};
 use crate::tree::Tree;
 use crate::waiting::ByAge;
 use crate::{
-    Admission, Class, ClientId, ClientSettings, DispatchContext, Event, Feedback, FeedbackKind, GroupId, GroupSettings,
-    Info, InsertAt, Knob, KnobError, Merge, Outstanding, Passing, Report, RqId, Scheduler, Setting, Ticket, Time,
+    Admission, Class, ClientId, ClientSettings, DispatchContext, Event, Fairness, Feedback, FeedbackKind, GroupId,
+    GroupSettings, Info, InsertAt, Knob, KnobError, Merge, Outstanding, Passing, Report, RqId, Scheduler, Setting,
+    Ticket, Time,
 };
 
 /// The kernel's name of the policy.
@@ -256,6 +257,7 @@ impl Scheduler for Bfq {
                 self.slice = sectors;
                 self.fit_largest();
             }
+            Setting::Costs(_) => {}
         }
     }
 
@@ -302,10 +304,11 @@ impl Scheduler for Bfq {
         FeedbackKind::Events
     }
 
-    fn observe(&mut self, feedback: Feedback<'_>) {
+    fn observe(&mut self, feedback: Feedback<'_>) -> Fairness {
         if let Feedback::Events(reports, now) = feedback {
             self.take_reports(reports, now);
         }
+        Fairness::Unknown
     }
 
     fn next_wakeup(&self) -> Option<Time> {

@@ -48,12 +48,15 @@ pub struct ClientSettings {
     pub priority: IoPriority,
     /// The group that the client belongs to.
     pub group: GroupId,
+    /// The same for a client that comes again under the same name, and another for another name, as far as a hash goes.
+    /// 0: the embedder has no names.
+    pub name: u64,
 }
 
 impl Default for ClientSettings {
-    /// Weight 100, best-effort level 4, in the root.
+    /// Weight 100, best-effort level 4, in the root, without a name.
     fn default() -> Self {
-        Self { weight: DEFAULT_WEIGHT, priority: IoPriority::default(), group: GroupId::ROOT }
+        Self { name: 0, weight: DEFAULT_WEIGHT, priority: IoPriority::default(), group: GroupId::ROOT }
     }
 }
 

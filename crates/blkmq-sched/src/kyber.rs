@@ -237,7 +237,7 @@ impl Scheduler for Kyber {
         match setting {
             Setting::MergeLimits(limits) => self.limits = limits,
             Setting::NrRequests(nr_requests) => self.nr_requests = nr_requests,
-            Setting::Rotational(_) | Setting::Slice(_) => {}
+            Setting::Rotational(_) | Setting::Slice(_) | Setting::Costs(_) => {}
         }
     }
 

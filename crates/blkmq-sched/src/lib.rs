@@ -20,7 +20,9 @@ extern crate blkmq_sync;
 
 mod bfq;
 mod data;
+mod direction;
 mod domain;
+mod fair;
 mod group;
 mod hash;
 mod info;
@@ -45,6 +47,7 @@ mod waiting;
 
 pub use bfq::{Bfq, Expiration, QueueName, Reason};
 pub use domain::{DispatchContext, SchedDomain};
+pub use fair::Fair;
 pub use group::{ClientSettings, DEFAULT_WEIGHT, GroupId, GroupSettings, MAX_WEIGHT, MIN_WEIGHT};
 pub use info::{Class, ClientId, Info, InsertAt, IoPriority, MergeLevel, Op, RqId, Time};
 pub use knob::{Knob, KnobError, Unit};
@@ -52,7 +55,7 @@ pub use kyber::Kyber;
 pub use merge::{Join, Merge, MergeHow, MergeLimits};
 pub use mq_deadline::MqDeadline;
 pub use registry::{Description, Priorities, SCHEDULERS, replay, scheduler};
-pub use report::{Event, Report, Ticket};
+pub use report::{Event, Fairness, Report, Ticket, Usage};
 pub use scheduler::{
     Admission, FastRequest, Feedback, FeedbackKind, MAX_FAST_BATCH, Outstanding, Passing, PerHctx, Replay, Scheduler,
     Setting, Tally,

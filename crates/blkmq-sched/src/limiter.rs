@@ -29,8 +29,9 @@ mod cost;
 mod pace;
 mod paced;
 mod progress;
-mod scale;
+pub(crate) mod scale;
 mod search;
+mod shares;
 mod show;
 mod target;
 mod trial;
@@ -38,15 +39,16 @@ mod trial;
 use core::mem::take;
 
 use crate::{Op, Time};
-use cost::Costs;
+pub use cost::Costs;
 use pace::Pacer;
+pub(crate) use progress::Span;
 pub use progress::{Flow, Progress};
-use progress::{PreviousSums, READ, Span};
+use progress::{PreviousSums, READ};
 use scale::{MS, REST_TIMES, SECOND};
 use search::Search;
 pub use target::Target;
 use target::WindowedMin;
-use trial::Trial;
+pub(crate) use trial::{Trial, Verdict};
 
 /// How often an open limiter wants to be folded, and one that holds back, in nanoseconds.
 const OPEN_LOOK: u64 = 50 * MS;
@@ -77,6 +79,9 @@ const SMALL: u32 = 8;
 pub enum Phase {
     /// It holds nothing back.
     Open,
+    /// A client gets less than it is due. The work with the device is bounded, narrowly at first, and the bound grows
+    /// as long as throughput does.
+    Growing,
     /// It lets the device have more than the device has usually, to see what the device can do.
     Measuring,
     /// Requests go at the rate of the ceiling.
@@ -121,6 +126,8 @@ pub struct Limiter {
     /// The search for a bound, once it is known what the device takes.
     search: Option<Search>,
     paced: paced::Watch,
+    /// Clients have shares, and what is known of them.
+    shares: Option<shares::Watch>,
     /// Nothing is tried before this time, and how long the next rest will be.
     rests_until: Time,
     rest: u64,
@@ -158,11 +165,24 @@ impl Limiter {
             trial: Trial::default(),
             search: None,
             paced: paced::Watch::new(),
+            shares: None,
             rests_until: Time(0),
             rest: SHORTEST_REST,
             read_mean: None,
             in_flight: 0,
         }
+    }
+
+    /// An open limiter that also bounds if a client gets less than it is due ([`Progress::fairness`]).
+    #[must_use]
+    pub fn for_shares(target: Target) -> Self {
+        Self { shares: Some(shares::Watch::default()), ..Self::new(target) }
+    }
+
+    /// What requests cost, as far as is known.
+    #[must_use]
+    pub const fn costs(&self) -> Costs {
+        self.costs
     }
 
     /// The predicted work of a request: for how long the device does nothing else while it does all it can, in
@@ -222,7 +242,8 @@ impl Limiter {
     #[must_use]
     pub fn next_look(&self) -> Option<Time> {
         let period = if self.is_open() { OPEN_LOOK } else { LOOK };
-        (self.target != Target::Off).then(|| self.looked.map_or(Time(0), |looked| looked.after(period)))
+        (self.target != Target::Off || self.shares.is_some())
+            .then(|| self.looked.map_or(Time(0), |looked| looked.after(period)))
     }
 
     /// Learns what has happened. Sums may lag behind.
@@ -238,12 +259,13 @@ impl Limiter {
         self.in_flight = progress.in_flight;
         // A bound that stays may let the device have more than a rate would, and still hold nothing back.
         // What was held back before a pause is long over.
-        if !had_pause && (progress.held_back || fresh.full > 0 && self.phase != Phase::Bounded) {
+        if !had_pause && (progress.held_back || self.is_enforced() || fresh.full > 0 && self.phase != Phase::Bounded) {
             self.used = now;
         }
-        if self.target == Target::Off {
+        if self.target == Target::Off && self.shares.is_none() {
             return;
         }
+        let lacks = self.note_fairness(progress.fairness, &fresh);
         if now >= self.settled {
             self.span.add(&fresh);
         }
@@ -252,7 +274,9 @@ impl Limiter {
             self.open(now);
         }
         match self.phase {
+            Phase::Open if lacks && self.may_grow(now) => self.begin_growing(now),
             Phase::Open => self.look_open(&fresh, now),
+            Phase::Growing => self.look_growing(now),
             Phase::Measuring => self.look_measuring(now),
             Phase::Paced => self.look_paced(&fresh, now),
             Phase::Probing => self.look_probing(now),
@@ -324,6 +348,7 @@ impl Limiter {
 
     /// Nothing has helped. Opens, and rests.
     fn give_up(&mut self, now: Time) {
+        self.note_vain();
         let tried = now.since(self.began).saturating_mul(REST_TIMES);
         let rest = self.rest.max(tried).min(LONGEST_REST);
         self.open(now);

@@ -7,7 +7,7 @@ use crate::list::List;
 use crate::slab::{Index, Slab};
 use crate::tree::Tree;
 use crate::waiting::{ByAge, ByEnd, Waiting};
-use crate::{Info, Join, MergeHow, MergeLevel, MergeLimits};
+use crate::{FastRequest, Info, Join, MergeHow, MergeLevel, MergeLimits};
 
 /// How many requests that begin or end at the right sector one look-up tries. This bounds what a hostile client can
 /// cost.
@@ -177,4 +177,17 @@ pub(crate) fn keep_deadline<H>(
         fifo.insert_before(requests, absorbed, survivor);
         requests.get_mut(survivor).deadline = deadline;
     }
+}
+
+/// Sorts the places of the requests by sector. Returns whether there are sectors between each of them and the next:
+/// then none merge, and each is next in order behind the one before it.
+#[inline]
+pub(crate) fn sort_apart(batch: &[FastRequest], places: &mut [u8]) -> bool {
+    debug_assert_eq!(batch.len(), places.len(), "there is a place for each request");
+    let info = |place: u8| &batch[usize::from(place)].info;
+    for (number, place) in (0..).zip(places.iter_mut()) {
+        *place = number;
+    }
+    places.sort_unstable_by_key(|place| info(*place).sector);
+    places.is_sorted_by(|first, second| info(*first).end() < info(*second).sector)
 }

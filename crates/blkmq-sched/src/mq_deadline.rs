@@ -24,18 +24,19 @@ mod tunables;
 
 use core::fmt;
 
-use level::{Direction, Level, Request};
+use level::{Level, Request};
 use tunables::Tunables;
 
 use crate::data::Tracked;
+use crate::direction::Direction;
 use crate::list::List;
 use crate::mergeable::Mergeable;
 use crate::site::unless_mutated;
 use crate::slab::{Index, Slab};
 use crate::waiting::ByAge;
 use crate::{
-    Admission, Class, ClientId, DispatchContext, FastRequest, Feedback, FeedbackKind, Info, InsertAt, Knob, KnobError,
-    Merge, Outstanding, Passing, RqId, Scheduler, Setting, Tally, Time,
+    Admission, Class, ClientId, DispatchContext, Fairness, FastRequest, Feedback, FeedbackKind, Info, InsertAt, Knob,
+    KnobError, Merge, Outstanding, Passing, RqId, Scheduler, Setting, Tally, Time,
 };
 
 /// The kernel's name of the policy.
@@ -262,7 +263,7 @@ impl Scheduler for MqDeadline {
         match setting {
             Setting::MergeLimits(limits) => self.mergeable.limits = limits,
             Setting::NrRequests(nr_requests) => self.tunables.set_nr_requests(nr_requests),
-            Setting::Rotational(_) | Setting::Slice(_) => {}
+            Setting::Rotational(_) | Setting::Slice(_) | Setting::Costs(_) => {}
         }
     }
 
@@ -310,14 +311,15 @@ impl Scheduler for MqDeadline {
         if self.has_several_classes() { FeedbackKind::Sums } else { FeedbackKind::None }
     }
 
-    fn observe(&mut self, feedback: Feedback<'_>) {
+    fn observe(&mut self, feedback: Feedback<'_>) -> Fairness {
         match feedback {
             Feedback::Sums(tally) => self.fold(tally),
             // The requests that passed may have gone in either direction, so neither direction has a batch running.
             // The next direction is chosen anew.
             Feedback::BypassEnded => self.pace.batching = self.tunables.fifo_batch,
-            Feedback::Events(..) => {}
+            Feedback::Events(..) | Feedback::Usage(..) => {}
         }
+        Fairness::Unknown
     }
 
     fn next_wakeup(&self) -> Option<Time> {

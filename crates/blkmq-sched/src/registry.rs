@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 
 use crate::bfq::{self, Bfq};
+use crate::fair::{self, Fair};
 use crate::kyber::{self, Kyber};
 use crate::mq_deadline::{self, MqDeadline};
 use crate::{FeedbackKind, Knob, Replay, Scheduler, throttle};
@@ -92,6 +93,16 @@ pub const SCHEDULERS: &[Description] = &[
         priorities: Priorities::ClassAndLevel,
         shares_by_weight: true,
         make: || Box::new(Bfq::new()),
+        make_replay: None,
+    },
+    Description {
+        name: fair::NAME,
+        about: "Shares of the device by weight, between clients and groups of clients, for devices with queues.",
+        knobs: &[],
+        has_strict_classes: false,
+        priorities: Priorities::Class,
+        shares_by_weight: true,
+        make: || Box::new(Fair::new()),
         make_replay: None,
     },
 ];

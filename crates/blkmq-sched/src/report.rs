@@ -61,3 +61,31 @@ impl Report {
         }
     }
 }
+
+/// What one thread of the embedder has had done for its client since the last report, and what it has outstanding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Usage {
+    /// The client that the thread serves.
+    pub client: ClientId,
+    /// Operations that are over: reads, and all others.
+    pub operations: [u64; 2],
+    /// The sectors of 512 bytes that these asked for.
+    pub sectors: [u64; 2],
+    /// Operations that are outstanding now.
+    pub outstanding: u32,
+}
+
+/// Whether clients get what they are due, as a policy that shares finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Fairness {
+    /// It is not known, or does not matter.
+    #[default]
+    Unknown,
+    /// Each gets what it is due, or could not use more.
+    Kept,
+    /// Each gets what it is due because the policy holds others back. What would bypass it could not be held back.
+    Enforced,
+    /// One gets less, though it asks for more. An embedder with a [limiter](crate::limiter::Limiter) holds requests
+    /// back, so that they wait where the policy can order them.
+    Violated,
+}

@@ -3,9 +3,10 @@
 use alloc::boxed::Box;
 use core::fmt;
 
+use crate::limiter::Costs;
 use crate::{
-    Class, ClientId, ClientSettings, DispatchContext, GroupId, GroupSettings, Info, InsertAt, Join, Knob, KnobError,
-    Merge, MergeHow, MergeLimits, Report, RqId, Throttle, Time,
+    Class, ClientId, ClientSettings, DispatchContext, Fairness, GroupId, GroupSettings, Info, InsertAt, Join, Knob,
+    KnobError, Merge, MergeHow, MergeLimits, Report, RqId, Throttle, Time, Usage,
 };
 
 /// What happened to requests outside the scheduler since it was created. The embedder sums it over its threads when the
@@ -30,6 +31,10 @@ pub enum FeedbackKind {
     Sums,
     /// [`Feedback::Events`].
     Events,
+    /// None before each choice, but [`Feedback::Usage`] from time to time: a few times a second while nothing is held
+    /// back, and each millisecond while the [limiter](crate::limiter::Limiter) of the queue holds something back. An
+    /// embedder with a limiter has one in front of such a scheduler, whatever was set.
+    Usage,
 }
 
 /// Feedback about requests that left the scheduler, or bypassed it.
@@ -44,12 +49,14 @@ pub enum Feedback<'a> {
     /// Requests begin to wait again in a scheduler that had none, and others may have bypassed since the last one
     /// left. State of the latest choices, such as a running batch, may be out of date. Comes before the insertion.
     BypassEnded,
+    /// What clients got since the last report, by thread, as of a time.
+    Usage(&'a [Usage], Time),
 }
 
 /// A property of the queue or the device that a scheduler respects from now on. The embedder sets the limits of
 /// merging, `nr_requests` and whether the device is rotational before the first request, and each setting when it
 /// changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Setting {
     /// The limits of merging.
     MergeLimits(MergeLimits),
@@ -66,6 +73,8 @@ pub enum Setting {
     /// client with one request at a time looks idle for the microseconds in which the device has that request. The
     /// policy may lend the client's share to others only for as long.
     Slice(Option<u64>),
+    /// What requests cost, as far as the [`Limiter`](crate::limiter::Limiter) of the device has learnt it.
+    Costs(Costs),
 }
 
 /// Which requests may bypass the scheduler.
@@ -214,8 +223,10 @@ pub trait Scheduler: Send + fmt::Debug {
         FeedbackKind::None
     }
 
-    /// Learns what happened to requests. By default that does not matter.
-    fn observe(&mut self, _feedback: Feedback<'_>) {}
+    /// Learns what happened to requests, and says whether clients get what they are due. By default neither matters.
+    fn observe(&mut self, _feedback: Feedback<'_>) -> Fairness {
+        Fairness::Unknown
+    }
 
     /// A client comes, or a client that is here has other settings from now on. Called before any request of the client
     /// is inserted. An id that is no longer used comes again only for another client. May allocate. By default clients

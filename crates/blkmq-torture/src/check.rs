@@ -1,14 +1,17 @@
 //! What must be true of a world. Each file checks one kind of promise.
 
+mod active;
 mod alone;
 mod arrivals;
 mod book;
 mod busy;
+mod conservation;
 mod counters;
 mod data;
 mod deadlines;
 mod depth_tokens;
 mod dumps;
+mod fairness;
 mod flush;
 mod freeze;
 mod gate;
@@ -23,6 +26,7 @@ mod memory;
 mod moves;
 mod order;
 pub(super) mod parts;
+mod race;
 mod ranges;
 mod reports;
 mod room;
@@ -38,6 +42,7 @@ mod times;
 mod tokens;
 mod tracker;
 mod turns;
+mod usage;
 mod wake;
 
 use blkmq_virtual::driver::Topology;
@@ -95,6 +100,9 @@ fn all(facts: &Facts) -> Vec<(&'static str, Box<dyn Checker>)> {
         (reports::RULE, Box::new(reports::Reports::default())),
         (idling::RULE, Box::new(idling::Idling::default())),
         (lag::RULE, Box::new(lag::Lag::new())),
+        (fairness::RULE, Box::new(fairness::Fairness::default())),
+        (conservation::RULE, Box::new(conservation::Conservation::default())),
+        (usage::RULE, Box::new(usage::Usage::default())),
         (tokens::RULE, Box::new(tokens::Tokens::default())),
         (turns::RULE, Box::new(turns::Turns::default())),
         (throttle::RULE, Box::new(throttle::Throttle::default())),

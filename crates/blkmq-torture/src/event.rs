@@ -3,7 +3,7 @@
 use blkmq_sched::limiter::{Phase as LimiterPhase, Progress};
 use blkmq_sched::{
     Class, ClientId, ClientSettings, GroupId, GroupSettings, Info, InsertAt, MergeHow, NewDepths, Op, Passing, Reason,
-    Report, RqId, SchedDomain, Sums, Ticket, Time,
+    Report, RqId, SchedDomain, Sums, Ticket, Time, Usage,
 };
 use blkmq_virtual::{DiskStats, Flags, IoPriority, Locking, QueueCounters, RejectReason, Status};
 
@@ -209,6 +209,10 @@ pub(crate) enum Event<'a> {
     Absorbed { into: RqId, absorbed: RqId },
     /// The scheduler chose a request.
     Chosen { rq: RqId, now: Time },
+    /// The tag of the client and class of a request that came into fair, or was just chosen by it. `is_special`: some
+    /// client lends a part of its share, or the client's requests have a price. `is_alone`: they go before those of
+    /// others. `passes`: the request goes through with others, and this is the tag behind all of them.
+    Tagged { rq: RqId, tag: u64, is_special: bool, is_alone: bool, passes: bool },
     /// The mark that the scheduler put on the request that it has just chosen.
     Ticketed { rq: RqId, ticket: Option<Ticket> },
     /// The scheduler was asked and chose no request, although this many wait. `wakeup`: when the scheduler would let a
@@ -227,8 +231,12 @@ pub(crate) enum Event<'a> {
     Sent { rq: RqId, cost: u32, bound: Option<u64>, phase: LimiterPhase },
     /// The limiter lets nothing go that waits. `until`: when it will even if nothing completes.
     Withheld { until: Option<Time> },
+    /// From now on there is a new limiter. Told while nothing is in flight.
+    Limited,
     /// The limiter has learned what has completed, and goes on like this.
     Learned { progress: &'a Progress, phase: LimiterPhase },
+    /// The scheduler is told what clients got since it was told last.
+    Used { usage: &'a [Usage] },
     /// The scheduler is told of a client that has come, or that has other settings from now on. A scheduler is told of
     /// all there are before it is in place, and one value of each hardware queue is told of each.
     ClientJoined { client: ClientId, settings: ClientSettings },

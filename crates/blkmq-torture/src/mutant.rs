@@ -27,6 +27,7 @@ impl Mutant {
     pub fn options(&self) -> &'static [&'static str] {
         match self.site.split_once('.') {
             Some(("bfq", _)) => &["--scheduler", "bfq"],
+            Some(("fair" | "usage", _)) => &["--scheduler", "fair"],
             Some(("mq_deadline" | "limiter" | "word", _)) => &["--scheduler", "mq-deadline"],
             _ => &[],
         }
@@ -279,6 +280,12 @@ pub const MUTANTS: &[Mutant] = &[
         found_by: &["limiter: ", "livelock: ", "stall: ", "wake: ", "so many nanoseconds of cost are not over"],
     },
     Mutant {
+        name: "limiter-given-back",
+        what: "the cost of a request that failed is not subtracted from what is with the device",
+        site: "limiter.given_back",
+        found_by: &["limiter: ", "livelock: ", "stall: ", "wake: ", "so many nanoseconds of cost are not over"],
+    },
+    Mutant {
         name: "limiter-failed",
         what: "a limiter learns costs from requests that failed",
         site: "limiter.failed",
@@ -377,6 +384,48 @@ pub const MUTANTS: &[Mutant] = &[
         what: "bfq forgets that a request is over if it hears later that the request bypassed",
         site: "bfq.early",
         found_by: &["a client leaves when all its requests are reported"],
+    },
+    Mutant {
+        name: "fair-newcomer",
+        what: "a client of fair that asked for nothing for a while goes on at its old tag",
+        site: "fair.newcomer",
+        found_by: &["fairness: "],
+    },
+    Mutant {
+        name: "fair-debt",
+        what: "fair forgets what a client owes that leaves",
+        site: "fair.debt",
+        found_by: &["fairness: "],
+    },
+    Mutant {
+        name: "fair-direction",
+        what: "a direction of which fair has no requests is owed what the other one gets",
+        site: "fair.direction",
+        found_by: &["than its other requests since these wait"],
+    },
+    Mutant {
+        name: "fair-weight",
+        what: "a client of fair keeps its weight and group while it asks for service",
+        site: "fair.weight",
+        found_by: &["fairness: "],
+    },
+    Mutant {
+        name: "fair-floor",
+        what: "fair does not say when it will hold clients back no longer",
+        site: "fair.floor",
+        found_by: &["conservation: ", "livelock: ", "stall: ", "wake: "],
+    },
+    Mutant {
+        name: "usage-left",
+        what: "what a submitter got that leaves is not told",
+        site: "usage.left",
+        found_by: &["usage: "],
+    },
+    Mutant {
+        name: "usage-failed",
+        what: "a client that had an operation fail is not charged for it",
+        site: "usage.failed",
+        found_by: &["usage: "],
     },
 ];
 

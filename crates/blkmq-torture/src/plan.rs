@@ -98,13 +98,13 @@ pub(crate) struct Plan {
     pub(crate) whims: Whims,
     /// The changes made by a second operator, which stops the queue now and then.
     pub(crate) second: Option<Whims>,
-    /// The knob `wbt_lat_usec`. `None`: there is no limiter, at no time.
+    /// The knob `wbt_lat_usec`. `None`: it stays 0.
     pub(crate) limiter: Option<i64>,
     /// Submitters that have joined and do nothing.
     pub(crate) nr_idle: u16,
 }
 
-/// What the clients of a world of bfq want.
+/// What the clients of a world of a scheduler that shares want.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Demand {
     /// Anything.
@@ -117,10 +117,14 @@ pub(crate) enum Demand {
 }
 
 impl Demand {
-    fn draw(random: &mut Random) -> Self {
-        match random.below(6) {
-            0 | 3 => Self::Flood,
-            1 => Self::Joint,
+    fn draw(random: &mut Random, scheduler: &str) -> Self {
+        match scheduler {
+            "bfq" => match random.below(6) {
+                0 | 3 => Self::Flood,
+                1 => Self::Joint,
+                _ => Self::Any,
+            },
+            "fair" if random.one_in(3) => Self::Flood,
             _ => Self::Any,
         }
     }
@@ -188,7 +192,7 @@ impl Plan {
         let is_owned = random.one_in(8);
         let scheduler = settings.scheduler.as_ref().and_then(|name| known.iter().find(|known| *known == name));
         let scheduler = scheduler.copied().unwrap_or(drawn);
-        let demand = if scheduler == "bfq" { Demand::draw(random) } else { Demand::Any };
+        let demand = Demand::draw(random, scheduler);
         let (is_flood, is_joint) = (demand == Demand::Flood, demand == Demand::Joint);
         let (device, is_owned) = match demand {
             Demand::Any => (device, is_owned),

@@ -5,14 +5,15 @@ mod roster;
 mod shares;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use blkmq_sched::{
-    Admission, Class, ClientId, ClientSettings, DispatchContext, FastRequest, Feedback, FeedbackKind, GroupId,
-    GroupSettings, Info, InsertAt, Join, Knob, KnobError, Latency, Merge, NewDepths, Op, Outstanding, Passing, PerHctx,
-    RqId, SchedDomain, Scheduler, Setting, Sums, Tally, Throttle, Ticket, Time,
+    Admission, Class, ClientId, ClientSettings, DispatchContext, Fairness, FastRequest, Feedback, FeedbackKind,
+    GroupId, GroupSettings, Info, InsertAt, Join, Knob, KnobError, Latency, Merge, NewDepths, Op, Outstanding, Passing,
+    PerHctx, RqId, SchedDomain, Scheduler, Setting, Sums, Tally, Throttle, Ticket, Time,
 };
 use blkmq_virtual::{LimiterStep, LimiterWatcher, watch_limiters};
 
@@ -39,6 +40,8 @@ pub(crate) struct Watched {
     is_throttled: Arc<AtomicBool>,
     roster: Roster,
     shares: Shares,
+    /// Clients and classes of the requests that wait in fair.
+    flows: BTreeMap<RqId, (ClientId, Class)>,
 }
 
 thread_local! {
@@ -59,6 +62,7 @@ fn tell_limiter(step: LimiterStep) {
     if let Some(witness) = witness {
         match step {
             LimiterStep::Sent { rq, cost, bound, phase } => witness.tell(Event::Sent { rq, cost, bound, phase }),
+            LimiterStep::Created => witness.tell(Event::Limited),
             LimiterStep::Withheld { until } => witness.tell(Event::Withheld { until }),
             LimiterStep::Learned { progress, phase } => {
                 witness.tell(Event::Learned { progress: &progress, phase });
@@ -89,6 +93,7 @@ impl Watched {
             is_throttled: Arc::default(),
             roster: Roster::default(),
             shares: Shares::default(),
+            flows: BTreeMap::new(),
         }))
     }
 
@@ -136,11 +141,22 @@ impl Watched {
             Some(rq) => {
                 self.roster.dispatch(rq);
                 self.witness.tell(Event::Chosen { rq, now });
+                self.tell_tag(rq, false);
+                self.flows.remove(&rq);
                 if self.inner.feedback() == FeedbackKind::Events {
                     self.witness.tell(Event::Ticketed { rq, ticket });
                 }
             }
             None => self.witness.tell(Event::HeldBack { value, waiting, now, wakeup }),
+        }
+    }
+
+    /// Tells the tag of the flow of a request, if there are tags.
+    fn tell_tag(&self, rq: RqId, passes: bool) {
+        if let Some((client, class)) = self.flows.get(&rq).copied()
+            && let Some((tag, is_special, is_alone)) = self.inner.tag(client, class)
+        {
+            self.witness.tell(Event::Tagged { rq, tag, is_special, is_alone, passes });
         }
     }
 
@@ -205,6 +221,7 @@ impl Scheduler for Watched {
         self.witness.tell(Event::Merged { into: merge.into, info: *info, how: merge.how });
         if let Some(Join { survivor, absorbed }) = merge.joined {
             self.roster.absorb(absorbed);
+            self.flows.remove(&absorbed);
             self.witness.tell(Event::Absorbed { into: survivor, absorbed });
         }
         Some(merge)
@@ -224,6 +241,10 @@ impl Scheduler for Watched {
         self.judge(verdict);
         let value = self.value();
         self.witness.tell(Event::Inserted { value, rq, info: *info, at, now });
+        if matches!(self.inner, Inner::Fair(_)) && at == InsertAt::Sorted {
+            self.flows.insert(rq, (info.client, info.priority.class));
+            self.tell_tag(rq, false);
+        }
     }
 
     fn dispatch(&mut self, context: &mut dyn DispatchContext, now: Time) -> Option<RqId> {
@@ -254,6 +275,7 @@ impl Scheduler for Watched {
             is_throttled: Arc::clone(&self.is_throttled),
             roster: Roster::default(),
             shares: Shares::default(),
+            flows: BTreeMap::new(),
         });
         Some(PerHctx { scheduler, throttle })
     }
@@ -269,6 +291,13 @@ impl Scheduler for Watched {
             self.judge(verdict);
             self.witness.tell(Event::Inserted { value, rq: *rq, info: *info, at: InsertAt::Sorted, now });
         }
+        if matches!(self.inner, Inner::Fair(_)) {
+            for FastRequest { rq, info } in batch {
+                self.flows.insert(*rq, (info.client, info.priority.class));
+                self.tell_tag(*rq, true);
+                self.flows.remove(rq);
+            }
+        }
         for place in order {
             self.witness.tell(Event::Chosen { rq: batch[usize::from(*place)].rq, now });
         }
@@ -283,7 +312,7 @@ impl Scheduler for Watched {
         self.inner.feedback()
     }
 
-    fn observe(&mut self, feedback: Feedback<'_>) {
+    fn observe(&mut self, feedback: Feedback<'_>) -> Fairness {
         if let Feedback::Events(reports, now) = feedback {
             for report in reports {
                 self.roster.report(report);
@@ -291,14 +320,18 @@ impl Scheduler for Watched {
             }
             self.witness.tell(Event::Reported { reports, now });
         }
-        self.inner.observe(feedback);
+        if let Feedback::Usage(usage, _) = feedback {
+            self.witness.tell(Event::Used { usage });
+        }
+        let fairness = self.inner.observe(feedback);
         match feedback {
             Feedback::Sums(Tally { completed, bypassed }) => {
                 self.witness.tell(Event::Folded { completed: *completed, bypassed: *bypassed });
             }
             Feedback::Events(_, now) => self.tell_ends(now),
-            Feedback::BypassEnded => {}
+            Feedback::BypassEnded | Feedback::Usage(..) => {}
         }
+        fairness
     }
 
     fn join(&mut self, client: ClientId, settings: &ClientSettings) {

@@ -59,6 +59,11 @@ pub(crate) fn wants_reports(scheduler: &str) -> bool {
     Description::named(scheduler).is_some_and(|known| known.feedback() == FeedbackKind::Events)
 }
 
+/// Whether this scheduler is told what each client got. Then the queue has a limiter, whatever `wbt_lat_usec` says.
+pub(crate) fn wants_usage(scheduler: &str) -> bool {
+    Description::named(scheduler).is_some_and(|known| known.feedback() == FeedbackKind::Usage)
+}
+
 /// Whether under this locking a thread that finds another thread inserting publishes its plug for that thread. Then
 /// these hold too:
 ///

@@ -4,7 +4,8 @@ use std::fmt::{self, Display, Formatter};
 
 use blkmq_sched::limiter::Progress;
 use blkmq_sched::{
-    self as sched, ClientSettings, GroupSettings, Info, InsertAt, MergeHow, Op, Report, RqId, SchedDomain, Time,
+    self as sched, ClientSettings, Fairness, GroupSettings, Info, InsertAt, MergeHow, Op, Report, RqId, SchedDomain,
+    Time, Usage,
 };
 use blkmq_virtual::{Flags, RejectReason};
 
@@ -60,13 +61,16 @@ impl Display for Event<'_> {
             | Self::Merged { .. }
             | Self::Absorbed { .. }
             | Self::Chosen { .. }
+            | Self::Tagged { .. }
             | Self::HeldBack { .. }
             | Self::Token { .. }
             | Self::Throttled
             | Self::Adjusted { .. }
             | Self::Sent { .. }
             | Self::Withheld { .. }
+            | Self::Limited
             | Self::Learned { .. }
+            | Self::Used { .. }
             | Self::Folded { .. } => self.scheduled(f),
             Self::ClientJoined { .. }
             | Self::ClientLeft { .. }
@@ -206,9 +210,23 @@ impl Event<'_> {
                 f.write_str("the limiter lets nothing go")?;
                 until.map_or(Ok(()), |until| write!(f, ", and will at {} ns", until.0))
             }
-            Self::Learned { progress: Progress { reads, others, in_flight, .. }, phase } => {
+            Self::Learned { progress: Progress { reads, others, in_flight, fairness, .. }, phase } => {
                 let (reads, others, phase) = (reads.requests, others.requests, phase.name());
-                write!(f, "the limiter learned of {reads} reads and {others} others, {in_flight} ns go on: {phase}")
+                write!(f, "the limiter learned of {reads} reads and {others} others, {in_flight} ns go on: {phase}")?;
+                if *fairness == Fairness::Unknown { Ok(()) } else { write!(f, "; shares are {fairness:?}") }
+            }
+            Self::Tagged { rq, tag, is_special, is_alone, .. } => {
+                write!(f, "{}: the tag of its client is {tag} ns", Request(rq))?;
+                f.write_str(if is_special { ", by more than weights" } else { "" })?;
+                f.write_str(if is_alone { ", and it goes alone" } else { "" })
+            }
+            Self::Limited => f.write_str("there is a new limiter"),
+            Self::Used { usage } => {
+                f.write_str("the scheduler is told what clients got:")?;
+                let mut used = usage.iter().filter(|usage| usage.outstanding > 0 || usage.operations != [0, 0]);
+                used.try_for_each(|Usage { client, operations: [reads, others], outstanding, .. }| {
+                    write!(f, " client {} {reads} reads {others} others, {outstanding} outstanding;", client.0)
+                })
             }
             Self::Folded { completed, bypassed } => {
                 write!(f, "the scheduler learned that by class {completed:?} have completed and {bypassed:?} passed it")

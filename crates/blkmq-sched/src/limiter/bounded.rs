@@ -124,6 +124,10 @@ impl Limiter {
     }
 
     pub(super) fn look_bounded(&mut self, fresh: &Span, now: Time) {
+        if self.is_vain() {
+            self.give_up(now);
+            return;
+        }
         let stretch = self.end_stretch(fresh);
         if let Some(stretch) = stretch.filter(|stretch| stretch.was_limited() && self.costs.is_other_mix(stretch)) {
             // The bound was found for other requests, whose costs were known.

@@ -9,7 +9,7 @@
 //! first learns what a write costs as a multiple of a read, the second measures each size beforehand.
 
 use super::progress::{OTHER, READ, Span, direction};
-use crate::Op;
+use crate::{Op, Usage};
 
 /// Bases first, by direction, then what each sector adds.
 const NR: usize = 4;
@@ -25,8 +25,8 @@ const OTHER_MIX: f64 = 0.2;
 const MOST_STEP: f64 = 1e6;
 
 /// The costs of a device.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Costs {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Costs {
     /// Nanoseconds.
     parts: [f64; NR],
     /// Each part's share of the sum when the costs were last right.
@@ -42,9 +42,22 @@ impl Default for Costs {
 
 impl Costs {
     /// The cost of a request, in nanoseconds, at least 1.
-    pub(super) fn of(&self, op: Op, sectors: u32) -> u32 {
+    #[must_use]
+    pub fn of(&self, op: Op, sectors: u32) -> u32 {
         let at = direction(op);
         ((self.parts[at] + self.parts[2 + at] * f64::from(sectors)) as u32).max(1)
+    }
+
+    /// The cost of so many reads (`of` 0) or other requests (1) with so many sectors, in nanoseconds.
+    #[must_use]
+    pub fn of_sums(&self, of: usize, requests: u64, sectors: u64) -> f64 {
+        self.parts[of] * requests as f64 + self.parts[2 + of] * sectors as f64
+    }
+
+    /// The cost of what a thread has had done, in nanoseconds.
+    #[must_use]
+    pub fn of_usage(&self, usage: &Usage) -> f64 {
+        [READ, OTHER].map(|of| self.of_sums(of, usage.operations[of], usage.sectors[of])).iter().sum()
     }
 
     /// What each part adds to the cost of what completed.

@@ -4,7 +4,7 @@ use core::ops::AddAssign;
 
 use super::pace;
 use super::scale::{ENOUGH, ENOUGH_OF_SEVERAL, SECOND};
-use crate::{Op, Time};
+use crate::{Fairness, Op, Time};
 
 /// The two directions; a direction's place is its index here.
 pub(super) const READ: usize = 0;
@@ -90,11 +90,13 @@ pub struct Progress {
     pub in_flight: u64,
     /// Whether the limiter has held something back since the last fold, or does now.
     pub held_back: bool,
+    /// What the scheduler says of shares, if it shares.
+    pub fairness: Fairness,
 }
 
 /// What completed in a stretch of time.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Span {
+pub(crate) struct Span {
     /// How long it is, in nanoseconds.
     pub(super) ns: u64,
     pub(super) flows: [Flow; 2],
@@ -141,6 +143,11 @@ impl Span {
         self.reads_under_way.checked_div(self.flows[READ].requests)
     }
 
+    /// The mean time for which the device had a request, in nanoseconds.
+    pub(super) fn mean_in_device(&self) -> u64 {
+        self.in_device().checked_div(self.requests()).unwrap_or(0)
+    }
+
     /// How many requests the device had on average, by Little's law.
     pub(super) fn occupancy(&self) -> u64 {
         self.in_device().checked_div(self.ns).unwrap_or(0)
@@ -172,7 +179,7 @@ impl Span {
         self.has(ns, ENOUGH_OF_SEVERAL)
     }
 
-    const fn has(&self, ns: u64, requests: u64) -> bool {
+    pub(super) const fn has(&self, ns: u64, requests: u64) -> bool {
         self.ns >= ns && (self.requests() >= requests || self.ns >= LONGEST)
     }
 }

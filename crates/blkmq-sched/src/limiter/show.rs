@@ -10,14 +10,23 @@ const LARGE: u32 = 2048;
 
 impl Phase {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Open, Self::Measuring, Self::Paced, Self::Probing, Self::Narrowing, Self::Bounded, Self::Widening];
+    pub const ALL: [Self; 8] = [
+        Self::Open,
+        Self::Growing,
+        Self::Measuring,
+        Self::Paced,
+        Self::Probing,
+        Self::Narrowing,
+        Self::Bounded,
+        Self::Widening,
+    ];
 
     /// Its name in statistics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Open => "open",
+            Self::Growing => "growing",
             Self::Measuring => "measuring",
             Self::Paced => "paced",
             Self::Probing => "probing",

@@ -25,7 +25,7 @@ const FEWEST_READS: u64 = 8;
 
 /// What came of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// It is not known yet.
     GoesOn,
     /// The ratio of the throughputs is at least what was asked, as far as can be told.
@@ -44,12 +44,12 @@ struct Comparison {
 
 /// Two bounds that are measured in turns.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Trial {
+pub(crate) struct Trial {
     /// The two bounds, in nanoseconds of cost.
     pub(super) base: u64,
     pub(super) tried: u64,
     /// Whether the second one holds now.
-    pub(super) is_tried: bool,
+    pub(crate) is_tried: bool,
     base_rate: f64,
     nr_pairs: u32,
     /// Sums over the pairs: of both rates, of the square of each, and of their product.
@@ -64,7 +64,7 @@ pub(super) struct Trial {
 
 impl Trial {
     /// A trial that begins with `base`.
-    pub(super) fn new(base: u64, tried: u64) -> Self {
+    pub(crate) fn new(base: u64, tried: u64) -> Self {
         Self { base, tried, ..Self::default() }
     }
 
@@ -74,7 +74,7 @@ impl Trial {
     }
 
     /// The bound that holds now was measured. From now on the other one holds.
-    pub(super) fn add(&mut self, span: &Span, rate: f64) {
+    pub(crate) fn add(&mut self, span: &Span, rate: f64) {
         if self.is_tried {
             let base = self.base_rate;
             self.nr_pairs += 1;
@@ -114,7 +114,7 @@ impl Trial {
     }
 
     /// Whether the second bound has at least `wanted` times the throughput of the first one. A miss must be clear.
-    pub(super) fn verdict(&self, wanted: f64) -> Verdict {
+    pub(crate) fn verdict(&self, wanted: f64) -> Verdict {
         match self.standing(wanted) {
             Some(Comparison { is_last: false, errors }) if errors >= LIKELY => Verdict::Reached,
             Some(Comparison { is_last: false, errors }) if errors < -CLEAR => Verdict::Missed,
@@ -126,7 +126,7 @@ impl Trial {
 
     /// Whether the second bound has clearly more than `wanted` times the throughput of the first one: the other way
     /// round, what is not clear is a miss.
-    pub(super) fn clear_verdict(&self, wanted: f64) -> Verdict {
+    pub(crate) fn clear_verdict(&self, wanted: f64) -> Verdict {
         match self.standing(wanted) {
             Some(Comparison { errors, .. }) if errors > CLEAR => Verdict::Reached,
             Some(Comparison { is_last: false, errors }) if errors < -LIKELY => Verdict::Missed,

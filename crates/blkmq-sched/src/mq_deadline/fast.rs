@@ -2,7 +2,8 @@
 //! arrivals and no hash. Sorting them gives the order that insertion and dispatch would give.
 
 use super::MqDeadline;
-use super::level::Direction;
+use crate::direction::Direction;
+use crate::mergeable::sort_apart;
 use crate::scheduler::MAX_FAST_BATCH;
 use crate::{FastRequest, Info, Op, Time};
 
@@ -27,7 +28,7 @@ impl MqDeadline {
             // No request has expired as soon as it is there.
             && now.after(self.tunables.expire(direction)) > now;
         let mut sorted = [0; MAX_FAST_BATCH];
-        if !is_simple || !sort(batch, &mut sorted[..number]) {
+        if !is_simple || !sort_apart(batch, &mut sorted[..number]) {
             return false;
         }
         let counts = &mut *self.levels[class.index()].counts;
@@ -84,17 +85,4 @@ impl MqDeadline {
             left -= number;
         }
     }
-}
-
-/// Sorts the places of the requests by sector. Returns whether there are sectors between each of them and the next:
-/// then none merge, and each is next in order behind the one before it.
-#[inline]
-fn sort(batch: &[FastRequest], places: &mut [u8]) -> bool {
-    debug_assert_eq!(batch.len(), places.len(), "there is a place for each request");
-    let info = |place: u8| &batch[usize::from(place)].info;
-    for (number, place) in (0..).zip(places.iter_mut()) {
-        *place = number;
-    }
-    places.sort_unstable_by_key(|place| info(*place).sector);
-    places.is_sorted_by(|first, second| info(*first).end() < info(*second).sector)
 }

@@ -1,26 +1,12 @@
 //! A priority level: the requests that wait in it, in two directions, and counts of those that went through it.
 
 use crate::data::Tracked;
+use crate::direction::Direction;
 use crate::list::List;
 use crate::slab::{Index, Slab};
 use crate::tree::Tree;
 use crate::waiting::{ByAge, Waiting};
-use crate::{Class, Info, Op};
-
-/// The direction of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Direction {
-    Read,
-    Write,
-}
-
-impl Direction {
-    pub(super) const ALL: [Self; 2] = [Self::Read, Self::Write];
-
-    pub(super) const fn of(op: Op) -> Self {
-        if op.is_read() { Self::Read } else { Self::Write }
-    }
-}
+use crate::{Class, Info};
 
 /// One waiting request. Of one at the head the deadline is when it came.
 pub(super) type Request = Waiting;

@@ -1,7 +1,7 @@
 //! Merging: a newcomer with a waiting request, and two waiting requests that have come to touch.
 
 use super::MqDeadline;
-use super::level::Direction;
+use crate::direction::Direction;
 use crate::mergeable::keep_deadline;
 use crate::slab::Index;
 use crate::tree::Tree;

@@ -1,7 +1,8 @@
 //! Following the choices of another mq-deadline.
 
-use super::level::{Direction, Level};
+use super::level::Level;
 use super::{MqDeadline, Pace};
+use crate::direction::Direction;
 use crate::list::List;
 use crate::merge::forced;
 use crate::slab::Index;

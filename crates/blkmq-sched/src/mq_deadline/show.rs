@@ -2,9 +2,10 @@
 
 use core::fmt::{Result, Write};
 
-use super::level::{Counts, Direction};
+use super::level::Counts;
 use super::{MqDeadline, Pace};
 use crate::Class;
+use crate::direction::Direction;
 
 impl MqDeadline {
     pub(super) fn show_all(&self, out: &mut dyn Write) -> Result {

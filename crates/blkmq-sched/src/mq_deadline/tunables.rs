@@ -1,6 +1,6 @@
 //! The knobs of `mq-deadline`: the kernel's names, units, defaults and ranges.
 
-use super::level::Direction;
+use crate::direction::Direction;
 use crate::knob::{checked, count, ms, set_defaults, switch};
 use crate::scheduler::DEFAULT_NR_REQUESTS;
 use crate::{Knob, KnobError};

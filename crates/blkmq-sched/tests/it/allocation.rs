@@ -1,8 +1,11 @@
 //! Within what was reserved, a scheduler allocates nothing.
 
-use crate::bench::{ROOMY, in_class};
+use crate::bench::{MS, ROOMY, client, in_class};
 use crate::counting::allocations;
-use blkmq_sched::{Class, Feedback, Info, InsertAt, Op, RqId, SCHEDULERS, Scheduler, Setting, Tally, Time, scheduler};
+use blkmq_sched::{
+    Class, ClientId, ClientSettings, Feedback, FeedbackKind, Info, InsertAt, Op, RqId, SCHEDULERS, Scheduler, Setting,
+    Tally, Time, Usage, scheduler,
+};
 
 /// Red if `reserve` does not allocate all the room.
 #[test]
@@ -13,6 +16,14 @@ fn nothing_is_allocated_between_insertion_and_dispatch() {
 fn allocates_nothing(mut scheduler: Box<dyn Scheduler>) {
     scheduler.reserve(256);
     scheduler.configure(Setting::MergeLimits(ROOMY));
+    let wants_usage = scheduler.feedback() == FeedbackKind::Usage;
+    (1..=8).for_each(|of| scheduler.join(client(of), &ClientSettings::default()));
+    let usage = [1, 2, 2, 9].map(|of| Usage {
+        client: client(of),
+        operations: [100, 50],
+        sectors: [800, 400],
+        outstanding: of as u32 % 2,
+    });
     let mut tally = Tally::default();
     let before = allocations();
     assert_ne!(before, 0, "the allocator counts");
@@ -21,7 +32,8 @@ fn allocates_nothing(mut scheduler: Box<dyn Scheduler>) {
             let class = Class::ALL[(number % 3) as usize];
             let op = [Op::Read, Op::Write, Op::Discard][(number / 3 % 3) as usize];
             let sector = (number * 7919 + round) % 512 * 8;
-            let info = Info { op, ctx: number as u8, ..in_class(class, sector) };
+            let of = if wants_usage { client(number as usize % 10) } else { ClientId::default() };
+            let info = Info { op, ctx: number as u8, client: of, ..in_class(class, sector) };
             if number % 16 == 0 {
                 scheduler.insert(RqId(number), &info, InsertAt::Head, Time(round));
             } else if scheduler.merge(&info).is_none() {
@@ -35,6 +47,9 @@ fn allocates_nothing(mut scheduler: Box<dyn Scheduler>) {
             // More completions than insertions, so that the next class may go.
             tally.completed[class] = u64::MAX / 2;
             scheduler.observe(Feedback::Sums(&tally));
+        }
+        if wants_usage {
+            scheduler.observe(Feedback::Usage(&usage, Time(round * 20 * MS)));
         }
         assert_eq!(scheduler.len(), 0);
     }

@@ -2,7 +2,7 @@
 
 use crate::world::{FULL, MS, Moment, QUICK, US, World};
 use blkmq_sched::limiter::{Flow, Limiter, Phase, Progress, Target};
-use blkmq_sched::{Op, Time};
+use blkmq_sched::{Fairness, Op, Time};
 use proptest::prelude::*;
 
 const SECOND: u64 = 1000 * MS;
@@ -33,7 +33,7 @@ prop_compose! {
         in_flight in any_number(),
         held_back in any::<bool>(),
     ) -> Progress {
-        Progress { reads, others, reads_under_way, least_read, in_flight, held_back }
+        Progress { reads, others, reads_under_way, least_read, in_flight, held_back, fairness: Fairness::Unknown }
     }
 }
 

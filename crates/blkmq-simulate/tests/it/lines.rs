@@ -319,6 +319,20 @@ fn kept_by(scheduler: &str) -> &'static [(&'static str, &'static str)] {
             ("sched.root", "slab.rs"),
             ("sched.root", "wf2q.rs"),
         ],
+        "fair" => &[
+            ("fair.clients", "client.rs"),
+            ("fair.flows", "slab.rs"),
+            ("fair.flows", "tree.rs"),
+            ("fair.groups", "group.rs"),
+            ("sched.free", "slab.rs"),
+            ("sched.hash", "hash.rs"),
+            ("sched.node", "slab.rs"),
+            ("sched.root", "fair.rs"),
+            ("sched.root", "list.rs"),
+            ("sched.root", "mergeable.rs"),
+            ("sched.root", "slab.rs"),
+            ("sched.root", "tree.rs"),
+        ],
         other => panic!("what {other} keeps is told here"),
     }
 }
@@ -392,7 +406,7 @@ const HCTX: &[&str] = &["tags.geometry", "hctx.dispatch", "hctx.nr_marked", "hct
 /// Memory that does not begin at a line: it is a matter of chance what lies before and behind it.
 fn is_by_chance(name: &str) -> bool {
     let owner = name.split('.').next();
-    matches!(owner, Some("sched" | "bfq" | "kyber" | "background"))
+    matches!(owner, Some("sched" | "bfq" | "fair" | "kyber" | "background"))
         || ["queue.backlog", "queue.queued", "account.ranges", "future.submitter", "hctx.started"].contains(&name)
 }
 

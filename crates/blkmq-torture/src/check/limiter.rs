@@ -12,6 +12,7 @@ use blkmq_sched::limiter::{Flow, Progress};
 use blkmq_sched::{Op, RqId};
 
 use super::super::event::{Control, Event, Phase, Stamp};
+use super::super::settings::wants_usage;
 use super::super::text::Request;
 use super::table::{Table, is_flush};
 use super::tracker::Tracker;
@@ -50,6 +51,7 @@ impl From<Flow> for Sum {
 /// This module's checker.
 #[derive(Debug, Default)]
 pub(super) struct Limiter {
+    /// `wbt_lat_usec` is not 0.
     is_wanted: bool,
     /// What each request costs that counts as with the device, and the sum.
     costs: Table<u64>,
@@ -84,7 +86,8 @@ impl Limiter {
         let cost = self.costs.get_mut(rq).map_or(0, std::mem::take);
         self.in_flight -= cost;
         self.nr_in_flight -= u64::from(cost > 0);
-        let has_limiter = self.is_wanted && tracker.scheduler.is_some() && !tracker.is_split();
+        let is_wanted = |name| self.is_wanted || wants_usage(name);
+        let has_limiter = tracker.scheduler.is_some_and(is_wanted) && !tracker.is_split();
         if has_limiter && status.is_ok() && !is_flush(rq) {
             let direction = usize::from(offer.op != Op::Read);
             self.most[direction].add(offer.nr_sectors());

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use blkmq_sched::{Op, RqId, SchedDomain, Time};
 
 use super::super::event::{Action, Control, Event, Phase, Stamp};
+use super::super::settings::wants_usage;
 use super::depth_tokens::NR_KINDS;
 use super::table::{Table, grown};
 use super::tracker::{Operation, Stage, Tracker};
@@ -59,7 +60,7 @@ pub(super) struct Stall {
     nr_chosen: u64,
     /// The values of the scheduler.
     values: Vec<Value>,
-    /// Whether a limiter may hold requests back for a while, whatever the device does.
+    /// Whether `wbt_lat_usec` is not 0, so that a limiter may hold requests back for a while, whatever the device does.
     has_limiter: bool,
     /// Whether the scheduler may limit requests other than reads to fewer than `nr_requests`.
     has_async_depth: bool,
@@ -154,8 +155,9 @@ impl Stall {
             return Ok(());
         }
         let nr_begun: u64 = with_device.iter().sum();
-        // bfq may wait for a client: `idling` knows for how long.
-        let may_idle = tracker.scheduler == Some("bfq") || self.has_limiter;
+        // bfq may wait for a client: `idling` knows for how long. Who is told what clients got has a limiter, and may
+        // let some wait for others.
+        let may_idle = self.has_limiter || tracker.scheduler.is_some_and(|name| name == "bfq" || wants_usage(name));
         if nr_begun == 0 && may_idle && wakeup.is_some_and(|wakeup| wakeup < Time(u64::MAX)) {
             return Ok(());
         }

@@ -337,6 +337,32 @@ const CASES: &[Case] = &[
             settings.weight = if settings.weight > 100 { 1 } else { 1000 };
         }),
     ),
+    always(
+        "fairness",
+        "is charged",
+        set!(Event::GroupJoined { settings, .. } => {
+            settings.weight = if settings.weight > 100 { 1 } else { 1000 };
+        }),
+    ),
+    once("fairness", "is charged", set!(Event::Tagged { tag, .. } => *tag += 1_000_000_000)),
+    always(
+        "fairness",
+        "than client",
+        set!(Event::Tagged { tag, is_special, rq, .. } => {
+            (*tag, *is_special) = (*tag << (rq.0 >> 16 & 7), true);
+        }),
+    ),
+    once(
+        "conservation",
+        "though it holds nobody back",
+        swap!(Event::Chosen { now, .. } => {
+            Event::HeldBack { value: 0, waiting: 1, now, wakeup: None }
+        }),
+    ),
+    always("conservation", "and says no time", set!(Event::HeldBack { wakeup, .. } => *wakeup = None)),
+    always("conservation", "which is", set!(Event::HeldBack { wakeup, .. } => *wakeup = Some(END))),
+    once("usage", "the scheduler was told of", omit!(Event::Used { .. })),
+    once("usage", "the scheduler was told of", repeat!(Event::Used { .. })),
     once("tokens", "was chosen without a token", omit!(Event::Token { is_given: true, .. })),
     once("tokens", "token for a choice, and a", repeat!(Event::Token { is_given: true, .. })),
     always("tokens", "tokens, and there are", omit!(Event::Acted { action: Action::Completed(_), .. })),
@@ -467,8 +493,9 @@ fn each_rule_refuses_what_breaks_it() {
         assert!(CASES.iter().any(|case| case.rule == rule), "no case for {rule}");
     }
     let mut left = CASES.to_vec();
-    for seed in 0..120 {
-        let scheduler = [None, Some("bfq"), Some("kyber"), Some("mq-deadline")][seed as usize / 4 % 4];
+    for seed in 0..150 {
+        let others = [None, Some("bfq"), Some("kyber"), Some("mq-deadline")][seed as usize / 4 % 4];
+        let scheduler = if seed < 120 { others } else { Some("fair") };
         left = unreported(left, seed, scheduler);
         if left.is_empty() {
             return;

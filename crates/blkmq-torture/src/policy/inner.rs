@@ -3,20 +3,23 @@
 use std::fmt::{self, Debug};
 use std::ops::{Deref, DerefMut};
 
-use blkmq_sched::{Bfq, Class, ClientId, Info, InsertAt, IoPriority, Op, Reason, RqId, Scheduler, Time};
+use blkmq_sched::{Bfq, Class, ClientId, Fair, Info, InsertAt, IoPriority, Op, Reason, RqId, Scheduler, Time};
 
 /// The scheduler that is watched. Of bfq it is known which it is, because bfq can be copied, and says when a time of
-/// service ends.
+/// service ends; of fair, because it says what it charges.
 pub(super) enum Inner {
     Any(Box<dyn Scheduler>),
     Bfq(Box<Bfq>),
+    Fair(Box<Fair>),
 }
 
 impl Inner {
     /// The scheduler of this name.
     pub(super) fn named(name: &str) -> Option<Self> {
-        if name != "bfq" {
-            return Some(Self::Any(blkmq_sched::scheduler(name)?));
+        match name {
+            "bfq" => {}
+            "fair" => return Some(Self::Fair(Box::default())),
+            _ => return Some(Self::Any(blkmq_sched::scheduler(name)?)),
         }
         let mut bfq = Bfq::new();
         bfq.watch_expirations();
@@ -28,10 +31,17 @@ impl Inner {
         matches!(self, Self::Bfq(_))
     }
 
+    /// The tag of a client in a class, whether it is not by cost and weights alone, and whether the client goes before
+    /// all others, if it is fair.
+    pub(super) fn tag(&self, client: ClientId, class: Class) -> Option<(u64, bool, bool)> {
+        let Self::Fair(fair) = self else { return None };
+        Some((fair.tag(client, class), fair.is_special(client), fair.goes_alone(client, class)))
+    }
+
     /// Why times of service have ended since this was asked last.
     pub(super) fn ends_of_service(&mut self) -> impl Iterator<Item = Reason> {
         let ends = match self {
-            Self::Any(_) => Vec::new(),
+            Self::Any(_) | Self::Fair(_) => Vec::new(),
             Self::Bfq(bfq) => bfq.take_expirations(),
         };
         ends.into_iter().map(|end| end.reason)
@@ -63,6 +73,7 @@ impl Deref for Inner {
         match self {
             Self::Any(scheduler) => &**scheduler,
             Self::Bfq(bfq) => &**bfq,
+            Self::Fair(fair) => &**fair,
         }
     }
 }
@@ -72,6 +83,7 @@ impl DerefMut for Inner {
         match self {
             Self::Any(scheduler) => &mut **scheduler,
             Self::Bfq(bfq) => &mut **bfq,
+            Self::Fair(fair) => &mut **fair,
         }
     }
 }

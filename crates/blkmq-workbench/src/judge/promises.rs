@@ -61,11 +61,14 @@ pub struct Shares {
     /// Knobs besides, where there are many clients: with these, a client's turn has 128 KiB at most. So every client
     /// has many turns in a run of some minutes.
     pub short_turns: &'static [Knob],
+    /// Only of a device that is full: each client has enough outstanding to fill the device alone, and has had so for
+    /// this many nanoseconds. `None`: always.
+    pub once_full: Option<u64>,
 }
 
 impl Shares {
     /// Of bytes, whatever the knobs.
-    pub const OF_BYTES: Self = Self { of: &[Resource::Bytes], knobs: &[], short_turns: &[] };
+    pub const OF_BYTES: Self = Self { of: &[Resource::Bytes], knobs: &[], short_turns: &[], once_full: None };
 }
 
 /// What a scheduler promises to the clients behind it.
@@ -132,11 +135,19 @@ impl Promises {
             of: &[Resource::Bytes, Resource::Time],
             knobs: &[("iosched/low_latency", "0")],
             short_turns: &[("iosched/max_budget", "256")],
+            once_full: None,
         }),
         quick_start: true,
         classes: true,
         isolation: true,
         idles: true,
+        ..Self::NOTHING
+    };
+
+    /// What fair promises. It learns in some tenths of a second how few requests keep a device busy. Reads are
+    /// quick beside a flood, and classes strict, on some devices only.
+    pub const FAIR: Self = Self {
+        shares: Some(Shares { of: &[Resource::Time], knobs: &[], short_turns: &[], once_full: Some(1_000_000_000) }),
         ..Self::NOTHING
     };
 
@@ -147,6 +158,7 @@ impl Promises {
             "mq-deadline" => Self::MQ_DEADLINE,
             "kyber" => Self::KYBER,
             "bfq" => Self::BFQ,
+            "fair" => Self::FAIR,
             _ => Self::NOTHING,
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use blkmq::Op;
 
 use super::error::JudgeError;
-use super::load::{Group, LARGE, Load, Pace, Plan, SMALL};
+use super::load::{End, Group, LARGE, Load, Pace, Plan, SMALL};
 use super::measuring::{Measuring, Test, value};
 use super::promises::{Promises, Resource};
 use super::row::{Figure, INDEX, Target, aimed};
@@ -27,6 +27,9 @@ const WAITING: u32 = 16;
 /// A device that takes no more than this is full of one client's reads, and [`WAITING`] more wait. One that takes more
 /// may have all of them.
 const SHORT_QUEUE: u32 = 64;
+/// The same where a scheduler promises shares of a full device only: no device does more reads at once, whatever it
+/// takes.
+const FULL: u32 = 128;
 /// The weights that clients have in turn.
 const WEIGHTS: [u16; 2] = [100, 1000];
 /// The levels of priority of readers with one read each.
@@ -101,8 +104,17 @@ struct Sharing {
 }
 
 fn reader(name: impl Into<String>, on: &Measuring<'_>) -> Plan {
-    let in_device = if on.site.depth() <= SHORT_QUEUE { on.site.depth() } else { 0 };
+    let in_device = match on.site.depth() {
+        depth if depth <= SHORT_QUEUE => depth,
+        depth if once_full(on).is_some() => depth.min(FULL),
+        _ => 0,
+    };
     Plan::new(name, Op::Read, SMALL, in_device + WAITING, on.site.area())
+}
+
+/// For how long the device has to be full before the scheduler keeps its promise, if it promises no more.
+fn once_full(on: &Measuring<'_>) -> Option<u64> {
+    on.contestant.promises.shares.and_then(|shares| shares.once_full)
 }
 
 impl Sharing {
@@ -118,7 +130,7 @@ impl Sharing {
         }
     }
 
-    /// Two groups, 1:3, of which one has clients 1:3, and the other one a group of two clients beside a client.
+    /// Two groups, 1:3, of which one has clients 1:3, and the other one a group of two clients beside one of one.
     fn nested(on: &Measuring<'_>) -> Self {
         let client = |name, group, weight| Plan { weight, ..reader(name, on).of(group) };
         Self {
@@ -127,13 +139,13 @@ impl Sharing {
                 client("second", "one", 300),
                 client("third", "inner", 100),
                 client("fourth", "inner", 100),
-                // As much as the group beside it: a client of default priority weighs two fifths of a group.
-                client("fifth", "two", 250),
+                client("fifth", "single", 100),
             ],
             groups: vec![
                 Group::new("one"),
                 Group { weight: 300, ..Group::new("two") },
                 Group { parent: "two", ..Group::new("inner") },
+                Group { parent: "two", ..Group::new("single") },
             ],
             shares: vec![1.0 / 16.0, 3.0 / 16.0, 3.0 / 16.0, 3.0 / 16.0, 3.0 / 8.0],
             turns: Turns::Short,
@@ -179,6 +191,11 @@ impl Sharing {
         } else {
             let time = Duration::from_secs_f64(nr_turns * TURN_SECONDS / on.shorter as f64);
             on.end(time, MOST_OPERATIONS)
+        };
+        // On a real device each run has its slice of time.
+        let end = match once_full(on).filter(|_| on.slice.is_none()) {
+            Some(warm_ns) => End { warm_ns, warm_operations: u64::MAX, time_ns: warm_ns + end.time_ns, ..end },
+            None => end,
         };
         // A scheduler may learn from its first turns how long turns should be.
         let openers = (0..2).map(|n| Plan { depth: 1, ..reader(format!("opener {n}"), on) }).collect();

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use blkmq::driver::spec::Opener;
 use blkmq_sched::{
-    Bfq, Class, ClientId, ClientSettings, DispatchContext, Feedback, FeedbackKind, GroupId, GroupSettings, Info,
-    InsertAt, Knob, KnobError, MergeLevel, MqDeadline, Passing, RqId, Scheduler, Setting, Time,
+    Bfq, Class, ClientId, ClientSettings, DispatchContext, Fairness, Feedback, FeedbackKind, GroupId, GroupSettings,
+    Info, InsertAt, Knob, KnobError, MergeLevel, MqDeadline, Passing, RqId, Scheduler, Setting, Time,
 };
 use blkmq_workbench::bench::SchedulerSource;
 use blkmq_workbench::judge::{Contestant, Promises, Row, Settings, Shares, Site, interference, judge, sections, tests};
@@ -112,8 +112,8 @@ impl Scheduler for Faulty {
     fn feedback(&self) -> FeedbackKind {
         self.inner.feedback()
     }
-    fn observe(&mut self, feedback: Feedback<'_>) {
-        self.inner.observe(feedback);
+    fn observe(&mut self, feedback: Feedback<'_>) -> Fairness {
+        self.inner.observe(feedback)
     }
     fn next_wakeup(&self) -> Option<Time> {
         let paused = (self.fault == Fault::Idles && self.inner.len() >= 2).then_some(self.paused_until);

@@ -12,6 +12,7 @@ mod compare;
 #[path = "../../../blkmq-sched/tests/it/counting/mod.rs"]
 mod counting;
 mod disturbance;
+mod fair;
 mod flood;
 mod input;
 mod input_bfq;

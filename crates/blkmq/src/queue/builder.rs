@@ -62,9 +62,9 @@ impl Builder {
     }
 
     /// The scheduler: its name, or one of the caller's own, in which nothing waits yet. As in Linux, the default is
-    /// `mq-deadline` for one hardware queue, and `none` otherwise. The queue calls a scheduler under a lock, one thread
-    /// at a time. Before the queue inserts any request, it tells the scheduler its limits and how many requests can
-    /// wait.
+    /// `mq-deadline` for one hardware queue, and `none` otherwise. Neither shares by weight: for clients with weights,
+    /// name `fair`. The queue calls a scheduler under a lock, one thread at a time. Before the queue inserts any
+    /// request, it tells the scheduler its limits and how many requests can wait.
     #[must_use]
     pub fn scheduler(mut self, scheduler: impl Into<SchedulerChoice>) -> Self {
         self.scheduler = Some(scheduler.into());

@@ -34,8 +34,8 @@ pub enum QueueError {
     },
     /// Requests can be held back only where one scheduler orders the whole queue.
     #[error(
-        "wbt_lat_usec: requests can be held back only where one scheduler orders the whole queue, as mq-deadline and \
-         bfq do, and the scheduler is {scheduler}"
+        "wbt_lat_usec: requests can be held back only where one scheduler orders the whole queue, as mq-deadline, bfq \
+         and fair do, and the scheduler is {scheduler}"
     )]
     NoLimiter {
         /// The queue's scheduler, or `none`.

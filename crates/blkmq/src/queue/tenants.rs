@@ -8,6 +8,7 @@ mod clients;
 pub(super) mod groups;
 mod id_table;
 pub(super) mod service;
+pub(super) mod usage;
 
 use std::fmt::{self, Write};
 
@@ -140,7 +141,7 @@ impl<'q> Tenants<'q> {
     /// gone, of which the caller tells other threads ([`note_shares`](Self::note_shares)).
     pub(super) fn leave(self, thread: u16, id: ClientId) -> bool {
         let mut tenants = self.table();
-        let served = self.0.threads.get(thread).serve_nobody();
+        let served = self.0.domains.end_service(self.0, thread);
         let is_gone = tenants.clients.leave(id, served);
         if is_gone {
             self.0.domains.made().for_each(|domain| domain.control().remove_client(self.0, id));
@@ -305,7 +306,7 @@ impl Tenants<'_> {
             waiting += if of_thread > 0 { self.0.slots.nr_waiting(number).into() } else { 0 };
         }
         let of = |at: usize| Service { operations: served.operations[at], sectors: served.sectors[at] };
-        let ClientSettings { weight, priority, group } = known.settings;
+        let ClientSettings { weight, priority, group, .. } = known.settings;
         ClientInfo {
             id,
             name: known.name.clone(),

@@ -120,7 +120,7 @@ impl ThreadState {
     }
 
     /// Ends the thread's service for its client. Returns the service that the client got.
-    pub(super) fn serve_nobody(&self) -> Served {
+    pub(in crate::queue) fn serve_nobody(&self) -> Served {
         self.serve(ClientId::default(), GroupId::ROOT);
         self.service.end()
     }

@@ -9,6 +9,8 @@ use blkmq_sched::{RqId, Time};
 /// What a limiter has just done.
 #[derive(Debug, Clone, Copy)]
 pub enum LimiterStep {
+    /// It was created.
+    Created,
     /// A request that the scheduler chose goes to the driver, at this cost.
     Sent {
         /// The request.

@@ -5,7 +5,7 @@ use blkmq_sched::Time;
 use super::Submitter;
 use crate::queue::RequestQueue;
 use crate::request::{Body, Completion, Location, Status};
-use blkmq_sync::{Stage, stage};
+use blkmq_sync::{Stage, stage, unless_mutated};
 
 /// What is outstanding of a bio that was split.
 #[derive(Debug, Clone, Copy, Default)]
@@ -74,7 +74,9 @@ impl Submitter {
         );
         let &Body { status, submitted, issued, completed, .. } = rq.body();
         let id = rq.id();
-        self.served.add(rq.op(), rq.body().part.nr_sectors);
+        if status.is_ok() || unless_mutated("usage.failed") {
+            self.served.add(rq.op(), rq.body().part.nr_sectors);
+        }
         // COST: nothing looks at the operation on its way, so that it moves once.
         Completion { id, status, submitted, issued, completed, bio: self.free.push_free_for_bio(rq) }
     }

@@ -8,7 +8,8 @@ use std::process::Command;
 use crate::device::{Recorder, join, read, reap};
 use blkmq::{Locking, RequestQueue, Status};
 use blkmq_sched::{
-    Class, ClientId, DispatchContext, Feedback, FeedbackKind, Info, InsertAt, Passing, RqId, Scheduler, Ticket, Time,
+    Class, ClientId, DispatchContext, Fairness, Feedback, FeedbackKind, Info, InsertAt, Passing, RqId, Scheduler,
+    Ticket, Time,
 };
 
 /// First come, first served; panics at the first insertion, at the first choice, or when a thread whose ring is full
@@ -44,10 +45,11 @@ impl Scheduler for Stumbles {
         if self.at.ends_with("report") { FeedbackKind::Events } else { FeedbackKind::None }
     }
 
-    fn observe(&mut self, feedback: Feedback<'_>) {
+    fn observe(&mut self, feedback: Feedback<'_>) -> Fairness {
         if let Feedback::Events(reports, _) = feedback {
             assert!(reports.len() < RING, "this panic is the test's own");
         }
+        Fairness::Unknown
     }
 
     fn may_pass(&self, _class: Class, _client: ClientId) -> Passing {

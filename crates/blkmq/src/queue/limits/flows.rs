@@ -106,7 +106,8 @@ impl<'q> FlowBatch<'q> {
     pub(crate) fn add(&mut self, rq: &mut Request<'_>) {
         let (op, sectors, body) = (rq.op(), rq.nr_sectors(), rq.body_mut());
         let cost = u64::from(std::mem::take(&mut body.cost));
-        if unless_mutated("limiter.subtract") {
+        let is_given_back = body.status.is_ok() || unless_mutated("limiter.given_back");
+        if is_given_back && unless_mutated("limiter.subtract") {
             self.over += cost;
         }
         if !body.ordered || !body.status.is_ok() && unless_mutated("limiter.failed") {

@@ -1,7 +1,7 @@
 //! A limiter under the scheduler's lock: the work in flight, and whether more may be dispatched.
 
-use blkmq_sched::Time;
 use blkmq_sched::limiter::{Limiter, Progress, Target};
+use blkmq_sched::{Fairness, Time};
 
 use crate::queue::Queue;
 #[cfg(virtual_cpus)]
@@ -30,8 +30,9 @@ fn cost_over(q: &Queue) -> u64 {
 
 impl LimiterState {
     /// Called while nothing is in flight.
-    pub(in crate::queue) fn new(q: &Queue, target: Target) -> Self {
-        Self { limiter: Limiter::new(target), sent: 0, over: 0, base: cost_over(q), has_held_back: false }
+    pub(in crate::queue) fn new(q: &Queue, target: Target, for_shares: bool) -> Self {
+        let limiter = if for_shares { Limiter::for_shares(target) } else { Limiter::new(target) };
+        Self { limiter, sent: 0, over: 0, base: cost_over(q), has_held_back: false }
     }
 
     pub(in crate::queue) fn look_up_over(&mut self, q: &Queue) {
@@ -93,13 +94,15 @@ impl LimiterState {
         }
     }
 
-    /// Passes the measurements to the limiter. `has_choice`: the scheduler has requests.
-    pub(in crate::queue) fn fold(&mut self, q: &Queue, has_choice: bool, now: Time) {
+    /// Passes the measurements to the limiter. `has_choice`: the scheduler has requests. `fairness`: what the scheduler
+    /// says of shares.
+    pub(in crate::queue) fn fold(&mut self, q: &Queue, has_choice: bool, fairness: Fairness, now: Time) {
         self.look_up_over(q);
         // A scheduler may hold back requests that the limiter would permit. That says nothing about the device.
         let holds_back = has_choice && self.opens_at(now).is_some();
         let mut progress = Progress {
             in_flight: self.in_flight(),
+            fairness,
             held_back: std::mem::take(&mut self.has_held_back) || holds_back,
             ..Progress::default()
         };

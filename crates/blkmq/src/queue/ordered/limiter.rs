@@ -25,12 +25,17 @@
 
 use std::fmt::{self, Write};
 
-use blkmq_sched::limiter::{Limiter, Target};
-use blkmq_sched::{Knob, Setting, Time, Unit};
+use blkmq_sched::limiter::{Costs, Limiter, Target};
+use blkmq_sched::{Fairness, Feedback, FeedbackKind, Knob, Setting, Time, Unit};
 
+use super::domains::Domains;
 use super::hold::Hold;
 use crate::queue::Queue;
 use crate::queue::limits::limiter::LimiterState;
+use crate::queue::tenants::service::Served;
+use crate::queue::tenants::usage::UsageLog;
+#[cfg(virtual_cpus)]
+use crate::queue::watch::{LimiterStep, observe_limiter};
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::{Line, unless_mutated};
 
@@ -78,9 +83,19 @@ impl Hold {
         self.end_limiter(q);
         if let Some(scheduler) = &mut self.scheduler {
             scheduler.configure(Setting::Slice(None));
+            // A new limiter knows no costs yet, and both charge alike.
+            scheduler.configure(Setting::Costs(Costs::default()));
         }
-        let is_wanted = target != Target::Off && self.scheduler().is_some();
-        self.limiter = is_wanted.then(|| Box::new(LimiterState::new(q, target)));
+        let wants_usage = self.scheduler().is_some_and(|scheduler| scheduler.feedback() == FeedbackKind::Usage);
+        // Without latencies a scheduler that shares orders only what waits.
+        let for_shares = wants_usage && !q.clock.is_coarse();
+        let is_wanted = (target != Target::Off || for_shares) && self.scheduler().is_some();
+        self.limiter = is_wanted.then(|| Box::new(LimiterState::new(q, target, for_shares)));
+        self.usage = for_shares.then(|| UsageLog::new(q));
+        #[cfg(virtual_cpus)]
+        if is_wanted {
+            observe_limiter(LimiterStep::Created);
+        }
         self.note_special(q);
         is_wanted
     }
@@ -103,11 +118,15 @@ impl Hold {
     /// next fold, in nanoseconds.
     fn fold_limiter(&mut self, q: &Queue, now: Time) -> u64 {
         let has_choice = !self.is_empty();
-        let Some(limiter) = &mut self.limiter else { return u64::MAX };
-        limiter.fold(q, has_choice, now);
-        if let Some(scheduler) = &mut self.scheduler {
-            scheduler.configure(Setting::Slice(limiter.limiter.slice()));
-        }
+        let (Some(limiter), Some(scheduler)) = (&mut self.limiter, &mut self.scheduler) else { return u64::MAX };
+        let fairness = self.usage.as_mut().map_or(Fairness::Unknown, |usage| {
+            let fairness = scheduler.observe(Feedback::Usage(usage.collect(q), now));
+            usage.clear();
+            fairness
+        });
+        limiter.fold(q, has_choice, fairness, now);
+        scheduler.configure(Setting::Slice(limiter.limiter.slice()));
+        scheduler.configure(Setting::Costs(limiter.limiter.costs()));
         limiter.limiter.next_look().map_or(u64::MAX, |time| time.0)
     }
 
@@ -128,6 +147,20 @@ impl Hold {
         limiter.look_up_over(q);
         let held_back = if limiter.limiter.is_open() { 0 } else { waiting };
         Some(LimiterInfo { limiter: limiter.limiter.clone(), in_flight_ns: limiter.in_flight(), held_back })
+    }
+}
+
+impl Domains {
+    /// Ends the service of a submitter that leaves for its client. What the client got since the last fold is kept
+    /// until the next one. Called under the lock of the table of clients.
+    pub(in crate::queue) fn end_service(&self, q: &Queue, thread: u16) -> Served {
+        // A fold counts what the submitter got before this or behind it, and not twice.
+        let mut hold = q.whole_domain().filter(|_| q.settings.has_limiter()).map(|domain| domain.control());
+        if let Some(usage) = hold.as_mut().and_then(|hold| hold.usage.as_mut()).filter(|_| unless_mutated("usage.left"))
+        {
+            usage.note_leaving(q, thread);
+        }
+        q.threads.get(thread).serve_nobody()
     }
 }
 

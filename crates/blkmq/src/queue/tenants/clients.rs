@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::fmt::{self, Write};
-use std::hash::BuildHasherDefault;
+use std::hash::{BuildHasher, BuildHasherDefault};
 
 use blkmq_sched::{ClientId, ClientSettings};
 
@@ -23,6 +23,11 @@ pub(super) struct ClientEntry {
     pub(super) nr_submitters: u32,
     /// What was done for the client by submitters that have left.
     pub(super) past: Served,
+}
+
+/// What a scheduler is given instead of a name.
+fn hash_of(name: &str) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(name).max(1)
 }
 
 /// The table of clients.
@@ -45,7 +50,7 @@ impl Clients {
             return (id, false);
         }
         let &Client { ref name, weight, priority, group } = client;
-        let settings = ClientSettings { weight, priority, group };
+        let settings = ClientSettings { weight, priority, group, name: hash_of(name) };
         let known = ClientEntry { name: name.clone(), settings, nr_submitters: 1, past: Served::default() };
         let id = self.places.add(known).expect("there are as many places as submitters");
         self.ids.insert(name.clone(), id);
@@ -75,7 +80,7 @@ impl Clients {
     pub(super) fn show(&self, out: &mut dyn Write) -> fmt::Result {
         writeln!(out, "clients {} places {}", self.ids.len(), self.places.nr_places())?;
         for (id, ClientEntry { name, settings, nr_submitters, .. }) in self.places.iter() {
-            let ClientSettings { weight, priority, group } = settings;
+            let ClientSettings { weight, priority, group, .. } = settings;
             let (class, level, group) = (priority.class, priority.level, group.place());
             write!(out, "client {}: {name:?} weight {weight} priority {class:?} {level} group {group}", id.place())?;
             writeln!(out, " submitters {nr_submitters}")?;
@@ -106,7 +111,8 @@ mod tests {
             assert_eq!(clients.join(other), (id, false));
         }
         let known = clients.places.get(id).expect("it is there");
-        assert_eq!((known.settings, known.nr_submitters), (ClientSettings::default(), 4));
+        let settings = ClientSettings { name: hash_of("a"), ..ClientSettings::default() };
+        assert_eq!((known.settings, known.nr_submitters), (settings, 4));
         assert_ne!(clients.join(&Client::new("b")).0, id);
         let served = Served { sectors: [1, 2], ..Served::default() };
         (0..3).for_each(|_| assert!(!clients.leave(id, served)));

@@ -24,6 +24,22 @@ impl Served {
     }
 }
 
+impl Served {
+    /// What was added to `earlier`.
+    pub(in crate::queue) fn since(self, earlier: Self) -> Self {
+        let of = |now: [u64; 2], before: [u64; 2]| [0, 1].map(|of: usize| now[of].saturating_sub(before[of]));
+        Self { operations: of(self.operations, earlier.operations), sectors: of(self.sectors, earlier.sectors) }
+    }
+
+    pub(in crate::queue) fn operations(self) -> [u64; 2] {
+        self.operations
+    }
+
+    pub(in crate::queue) fn sectors(self) -> [u64; 2] {
+        self.sectors
+    }
+}
+
 impl AddAssign for Served {
     fn add_assign(&mut self, other: Self) {
         for of in 0..2 {
@@ -77,12 +93,12 @@ impl Service {
         self.0.outstanding.store(outstanding as u32, Ordering::Relaxed);
     }
 
-    pub(super) fn served(&self) -> Served {
+    pub(in crate::queue) fn served(&self) -> Served {
         let read = |cells: &[AtomicU64; 2]| [0, 1].map(|of: usize| cells[of].load(Ordering::Relaxed));
         Served { operations: read(&self.0.operations), sectors: read(&self.0.sectors) }
     }
 
-    pub(super) fn outstanding(&self) -> u32 {
+    pub(in crate::queue) fn outstanding(&self) -> u32 {
         self.0.outstanding.load(Ordering::Relaxed)
     }
 }

@@ -1,0 +1,394 @@
+//! Clients, their flows, and what clients owe that have left.
+
+use alloc::vec::Vec;
+
+use super::flow::Flow;
+use super::group::{SCALE, Sum};
+use super::mix::Mix;
+use super::{Fair, unless_mutated};
+use crate::data::{Named, Tracked};
+use crate::slab::{Index, Slab};
+use crate::{Class, ClientId, ClientSettings, DEFAULT_WEIGHT};
+
+/// How many clients that have left are remembered. If more owe something, who owes the least is forgotten.
+const DEBTORS: usize = 64;
+
+/// What a client got within a window of usage ([`usage`](super::usage)).
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ClientUsage {
+    /// The predicted service time, and what was due, in nanoseconds.
+    pub(super) got: f64,
+    pub(super) due: f64,
+    /// The operations, their predicted cost without the client's price, and the reads' part of it.
+    operations: u64,
+    cost: f64,
+    reads: f64,
+    /// What it keeps if it lends, as a part of what all clients got.
+    pub(super) kept: f64,
+    /// How many reports said that operations were outstanding, and whether the present one does.
+    pub(super) reports: u32,
+    pub(super) is_outstanding: bool,
+    /// The most operations that were outstanding at once by one thread.
+    pub(super) most_outstanding: u32,
+    /// Operations were outstanding in at least half of the reports. Between two of them all may have been answered
+    /// while the client's next ones were still on their way.
+    pub(super) is_busy: bool,
+}
+
+impl ClientUsage {
+    /// So many operations are over.
+    pub(super) fn note(&mut self, operations: u64, cost: f64, reads: f64) {
+        self.operations += operations;
+        self.cost += cost;
+        self.reads += reads;
+    }
+
+    pub(super) fn mix(&self) -> Option<Mix> {
+        Mix::of(self.operations, self.cost, self.reads)
+    }
+
+    /// Whether the client may want more than it gets, which it can use at once.
+    pub(super) fn is_hungry(&self) -> bool {
+        self.is_busy && self.most_outstanding >= SEVERAL
+    }
+
+    /// Whether the client got less than it was due.
+    pub(super) fn lacks(&self) -> bool {
+        self.got < (1.0 - TOLERANCE) * self.due
+    }
+
+    /// Whether the client counts in the window.
+    pub(super) fn matters(&self) -> bool {
+        self.got > 0.0 || self.is_busy
+    }
+}
+
+/// A client may get so much less than it is due.
+const TOLERANCE: f64 = 0.05;
+
+/// A client with fewer operations outstanding is served soon by its start tags, and cannot use more.
+pub(super) const SEVERAL: u32 = 4;
+
+/// One client.
+#[derive(Debug, Clone)]
+pub(super) struct Client {
+    id: ClientId,
+    name: u64,
+    /// The class of its requests that carry none of their own.
+    pub(super) class: Class,
+    weight: u16,
+    /// The weight in use, times [`SCALE`].
+    pub(super) in_use: u64,
+    /// The place of its group.
+    pub(super) group: usize,
+    /// By class.
+    pub(super) flows: [Index; 3],
+    pub(super) usage: ClientUsage,
+    /// Whether it was hungry in the last window, in the class best-effort, and what it asked for.
+    pub(super) is_hungry: bool,
+    pub(super) mix: Option<Mix>,
+    /// How many times as much its requests cost as is predicted, and whether this was measured. For which ones it was,
+    /// or was to be.
+    pub(super) price: f64,
+    pub(super) has_price: bool,
+    pub(super) priced: Option<Mix>,
+    /// Operations were outstanding by the last report.
+    pub(super) is_outstanding: bool,
+    /// It got less than it was due when others were last let go.
+    pub(super) is_lacking: bool,
+}
+
+/// The finish tags of a client that has left.
+#[derive(Debug, Clone, Copy)]
+struct Debt {
+    name: u64,
+    finish: [u64; 3],
+}
+
+/// The price of the requests of a client that has left.
+#[derive(Debug, Clone, Copy)]
+struct Remembered {
+    name: u64,
+    price: f64,
+    priced: Option<Mix>,
+}
+
+/// The clients by place. Requests of a client that did not join are those of one more client, in the root.
+#[derive(Debug, Clone)]
+pub(super) struct Clients {
+    places: Named<Vec<Tracked<Option<Client>>>>,
+    stranger: Tracked<Client>,
+    debts: Vec<Debt>,
+    /// The oldest one is next to be forgotten.
+    prices: Vec<Remembered>,
+    forgets: usize,
+}
+
+/// The place of the client that stands for all that did not join.
+const STRANGER: u16 = u16::MAX;
+
+/// A flow for each class.
+fn new_flows(flows: &mut Slab<Flow>, place: u16) -> [Index; 3] {
+    Class::ALL.map(|class| flows.insert(Flow::new(place, class)))
+}
+
+impl Clients {
+    pub(super) fn new(flows: &mut Slab<Flow>) -> Self {
+        let stranger = Client {
+            id: ClientId::default(),
+            name: 0,
+            class: Class::BestEffort,
+            weight: DEFAULT_WEIGHT,
+            in_use: u64::from(DEFAULT_WEIGHT) * SCALE,
+            group: 0,
+            flows: new_flows(flows, STRANGER),
+            usage: Default::default(),
+            is_hungry: false,
+            mix: None,
+            price: 1.0,
+            has_price: false,
+            priced: None,
+            is_outstanding: false,
+            is_lacking: false,
+        };
+        Self {
+            places: Named::new("fair.clients", Vec::new()),
+            stranger: Tracked::new(stranger),
+            debts: Vec::with_capacity(DEBTORS),
+            prices: Vec::with_capacity(DEBTORS),
+            forgets: 0,
+        }
+    }
+
+    fn place(&self, id: ClientId) -> u16 {
+        match self.places.get(id.place()).and_then(|client| client.as_ref()) {
+            Some(client) if client.id == id => id.place() as u16,
+            _ => STRANGER,
+        }
+    }
+
+    /// The client with this id, or the one for all that did not join.
+    pub(super) fn of(&self, id: ClientId) -> &Client {
+        self.get(self.place(id))
+    }
+
+    pub(super) fn of_mut(&mut self, id: ClientId) -> &mut Client {
+        self.get_mut(self.place(id))
+    }
+
+    pub(super) fn get(&self, place: u16) -> &Client {
+        if place == STRANGER {
+            return &self.stranger;
+        }
+        self.places[usize::from(place)].as_ref().expect("a client that has flows is there")
+    }
+
+    fn get_mut(&mut self, place: u16) -> &mut Client {
+        if place == STRANGER {
+            return &mut self.stranger;
+        }
+        self.places[usize::from(place)].as_mut().expect("a client that has flows is there")
+    }
+
+    /// The number of places that were ever used.
+    pub(super) fn nr_places(&self) -> u16 {
+        self.places.len() as u16
+    }
+
+    /// The client in this place, if one joined.
+    pub(super) fn joined(&self, place: u16) -> Option<&Client> {
+        self.places[usize::from(place)].as_ref()
+    }
+
+    /// The clients that joined.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Client> {
+        self.places.iter().filter_map(|client| client.as_ref())
+    }
+
+    /// The same.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
+        self.places.iter_mut().filter_map(|client| client.as_mut())
+    }
+
+    /// The same, and the one for all others.
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Client> {
+        let joined = self.places.iter_mut().filter_map(|client| client.as_mut());
+        core::iter::once(&mut *self.stranger).chain(joined)
+    }
+
+    /// Tags begin anew, so nobody who has left owes anything.
+    pub(super) fn forget_debts(&mut self) {
+        self.debts.clear();
+    }
+
+    /// Remembers the price of a client that leaves.
+    fn remember_price(&mut self, client: &Client) {
+        if !client.has_price || client.name == 0 {
+            return;
+        }
+        let remembered = Remembered { name: client.name, price: client.price, priced: client.priced };
+        let known = self.prices.iter_mut().find(|known| known.name == client.name);
+        if let Some(known) = known {
+            *known = remembered;
+        } else if self.prices.len() < DEBTORS {
+            self.prices.push(remembered);
+        } else {
+            self.prices[self.forgets % DEBTORS] = remembered;
+            self.forgets = (self.forgets + 1) % DEBTORS;
+        }
+    }
+
+    /// The finish tags of a client of this name that has left.
+    fn take_debt(&mut self, name: u64) -> Option<[u64; 3]> {
+        let at = self.debts.iter().position(|debt| debt.name == name)?;
+        Some(self.debts.swap_remove(at).finish)
+    }
+}
+
+impl Client {
+    pub(super) const fn id(&self) -> ClientId {
+        self.id
+    }
+
+    /// The weight that was set.
+    pub(super) const fn configured_weight(&self) -> u16 {
+        self.weight
+    }
+
+    /// The weight, times [`SCALE`].
+    pub(super) fn weight(&self) -> u64 {
+        u64::from(self.weight) * SCALE
+    }
+
+    /// The weight with which it counts in a sum.
+    pub(super) fn weight_in(&self, sum: Sum) -> u64 {
+        if matches!(sum, Sum::Window) { self.weight() } else { self.in_use }
+    }
+
+    /// Whether others may be held back for the client.
+    pub(super) fn is_paced(&self) -> bool {
+        self.class == Class::BestEffort && self.usage.is_hungry() && self.usage.got > 0.0
+    }
+}
+
+impl Fair {
+    pub(super) fn join_now(&mut self, id: ClientId, settings: &ClientSettings) {
+        let group = self.groups.place(settings.group);
+        let place = self.clients.place(id);
+        if place != STRANGER {
+            let is_active = |flow: &Index| self.flows.get(*flow).is_active;
+            if self.clients.get(place).flows.iter().any(is_active) && !unless_mutated("fair.weight") {
+                return;
+            }
+            self.clients.get_mut(place).weight = settings.weight;
+            self.use_weight(place, group, u64::from(settings.weight) * SCALE);
+            return;
+        }
+        let place = id.place();
+        if self.clients.places.len() <= place {
+            self.clients.places.resize_with(place + 1, Tracked::default);
+        }
+        if let Some(old) = self.clients.places[place].as_ref().map(|client| client.id) {
+            self.leave_now(old);
+        }
+        self.lead.reserve(self.clients.places.len() + 1);
+        let flows = new_flows(&mut self.flows, place as u16);
+        let debt = self.clients.take_debt(settings.name).filter(|_| unless_mutated("fair.debt"));
+        for (flow, class) in flows.into_iter().zip(Class::ALL) {
+            let joined = self.flows.get_mut(flow);
+            joined.finish = debt.map_or(0, |debt| debt[class.index()]);
+            joined.is_new = debt.is_none();
+        }
+        let ClientSettings { name, weight, priority, .. } = *settings;
+        let known = self.clients.prices.iter().find(|known| known.name == name);
+        let (price, priced) = known.map_or((1.0, None), |known| (known.price, known.priced));
+        *self.clients.places[place] = Some(Client {
+            id,
+            name,
+            class: priority.class,
+            weight,
+            in_use: u64::from(weight) * SCALE,
+            group,
+            flows,
+            usage: ClientUsage::default(),
+            is_hungry: false,
+            mix: None,
+            price,
+            has_price: priced.is_some(),
+            priced,
+            is_outstanding: false,
+            is_lacking: false,
+        });
+    }
+
+    /// Another weight in use, or another group. A flow that is active counts so from now on; what waits is charged at
+    /// the new share.
+    pub(super) fn use_weight(&mut self, place: u16, group: usize, in_use: u64) {
+        let client = self.clients.get(place);
+        let (old, old_group, flows) = (client.in_use, client.group, client.flows);
+        if (old, old_group) == (in_use, group) {
+            return;
+        }
+        for (flow, class) in flows.into_iter().zip(Class::ALL) {
+            if self.flows.get(flow).is_active {
+                self.groups.leave(old_group, Sum::Active(class), old);
+                self.groups.enter(group, Sum::Active(class), in_use);
+            }
+        }
+        let client = self.clients.get_mut(place);
+        (client.in_use, client.group) = (in_use, group);
+    }
+
+    pub(super) fn leave_now(&mut self, id: ClientId) {
+        let place = self.clients.place(id);
+        if place == STRANGER {
+            return;
+        }
+        let left = self.clients.get(place).clone();
+        self.clients.remember_price(&left);
+        let Client { flows, name, .. } = left;
+        let mut debt = Debt { name, finish: [0; 3] };
+        for (flow, class) in flows.into_iter().zip(Class::ALL) {
+            let left = self.flows.get(flow);
+            self.lead.forget(flow);
+            if self.prices.subject() == Some(flow) {
+                self.prices.abandon();
+            }
+            debug_assert!(left.is_idle(), "a client leaves when none of its requests waits");
+            debt.finish[class.index()] = left.finish;
+            if left.is_active {
+                self.deactivate(flow);
+            }
+            if self.run.is_some_and(|run| run.flow == flow) {
+                *self.run = None;
+            }
+            self.flows.remove(flow);
+        }
+        *self.clients.places[usize::from(place)] = None;
+        self.keep_floor();
+        self.note_debt(debt);
+    }
+
+    /// Remembers what a client owes that has left, if it owes anything.
+    fn note_debt(&mut self, debt: Debt) {
+        let virtual_times = [0, 1, 2].map(|class: usize| *self.planes[class].virtual_time);
+        let owed = |debt: &Debt| {
+            let owed = debt.finish.iter().zip(virtual_times).map(|(finish, now)| finish.saturating_sub(now));
+            owed.max().unwrap_or(0)
+        };
+        let debts = &mut self.clients.debts;
+        debts.retain(|known| owed(known) > 0);
+        if owed(&debt) == 0 || debt.name == 0 {
+            return;
+        }
+        if debts.len() == DEBTORS
+            && let Some((at, least)) = debts.iter().enumerate().min_by_key(|(_, known)| owed(known))
+        {
+            if owed(least) >= owed(&debt) {
+                return;
+            }
+            debts.swap_remove(at);
+        }
+        debts.push(debt);
+    }
+}

@@ -1,0 +1,144 @@
+//! Whether each client gets what it is due, from sums of what clients got while their requests bypassed the scheduler.
+//!
+//! A client that had requests outstanding most of the time is *busy*, and *hungry* if there were several: it may want
+//! more than it gets, and could use that at once.
+
+use super::Fair;
+use super::client::{Client, ClientUsage};
+use super::group::Sum;
+use super::lead::Verdict;
+use crate::limiter::scale::{ENOUGH_OF_CLIENTS, MS, SECOND};
+use crate::{Class, Fairness, Time, Usage};
+
+/// Nanoseconds: how long clients are watched before it is judged, at least and at most.
+const SHORTEST: u64 = 50 * MS;
+const LONGEST: u64 = SECOND;
+
+/// The time in which clients are watched.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Window {
+    began: Option<Time>,
+    operations: u64,
+    /// Requests that were dispatched.
+    pub(super) ordered: u64,
+    /// Reports until now.
+    reports: u32,
+}
+
+impl Fair {
+    pub(super) fn note_usage(&mut self, usage: &[Usage], now: Time) -> Fairness {
+        self.note_alone(usage, now);
+        let Some(began) = self.window.began else {
+            self.begin_window(now);
+            return Fairness::Unknown;
+        };
+        for of_thread in usage {
+            let cost = self.costs.of_usage(of_thread);
+            let reads = self.costs.of_sums(0, of_thread.operations[0], of_thread.sectors[0]);
+            let operations = of_thread.operations[0] + of_thread.operations[1];
+            let client = self.clients.of_mut(of_thread.client);
+            let price = client.price;
+            let client = &mut client.usage;
+            client.got += price * cost;
+            client.note(operations, cost, reads);
+            self.window.operations += operations;
+            client.is_outstanding |= of_thread.outstanding > 0;
+            client.most_outstanding = client.most_outstanding.max(of_thread.outstanding);
+        }
+        self.window.reports += 1;
+        for client in self.clients.all_mut() {
+            client.is_outstanding = core::mem::take(&mut client.usage.is_outstanding);
+            client.usage.reports += u32::from(client.is_outstanding);
+        }
+        let ns = now.since(began);
+        if ns < SHORTEST || self.window.operations < ENOUGH_OF_CLIENTS && ns < LONGEST {
+            return Fairness::Unknown;
+        }
+        for client in self.clients.all_mut() {
+            client.usage.is_busy = 2 * client.usage.reports >= self.window.reports;
+        }
+        for client in self.clients.all_mut() {
+            client.mix = client.usage.mix();
+            client.is_hungry = client.is_paced();
+        }
+        let fairness = self.judge(ns, now);
+        let is_ordered = 2 * self.window.ordered >= self.window.operations;
+        self.price(fairness, is_ordered, ns / self.window.operations.max(1), now);
+        self.pace(now);
+        self.begin_window(now);
+        fairness
+    }
+
+    fn begin_window(&mut self, now: Time) {
+        self.window = Window { began: Some(now), ..Window::default() };
+        self.clients.all_mut().for_each(|client| client.usage = ClientUsage::default());
+    }
+
+    /// Whether each busy client got what it was due in a window of so many nanoseconds.
+    fn judge(&mut self, ns: u64, now: Time) -> Fairness {
+        let total: f64 = self.clients.iter().map(|client| client.usage.got).sum();
+        self.count(Sum::Window, |_| true);
+        self.lend(total);
+        self.discount(Sum::Window, |_| true);
+        self.find_due(total);
+        let is_unfair = self.clients.iter().any(|client| client.usage.lacks());
+        if !self.lead.is_on() {
+            // Those for whom others are held back on trial are known by then.
+            self.clients.iter_mut().for_each(|client| client.is_lacking = client.is_paced() && client.usage.lacks());
+        }
+        let lacking = || self.clients.iter().filter(|client| client.is_lacking);
+        let verdict = Verdict {
+            rate: total / ns as f64,
+            lacking_rate: lacking().map(|client| client.usage.got).sum::<f64>() / ns as f64,
+            is_lacking: lacking().count() > 0,
+            is_ordered: 2 * self.window.ordered >= self.window.operations,
+            each: ns / self.window.operations.max(1),
+        };
+        self.lead.judge(&verdict, now);
+        if self.lead.is_on() {
+            Fairness::Enforced
+        } else if is_unfair && !self.lead.is_resting(now) {
+            Fairness::Violated
+        } else {
+            Fairness::Kept
+        }
+    }
+
+    /// What each busy client is due of what all got. A class is due all that those above it left. Within a class a
+    /// hungry client is due the share of its weight in use. One with few operations outstanding is due that of its
+    /// weight, and lends what it does not use meanwhile.
+    fn find_due(&mut self, total: f64) {
+        let mut rest = total;
+        for class in Class::ALL {
+            let of_class = |client: &Client| client.class == class;
+            self.count(Sum::Window, of_class);
+            self.count(Sum::InUse, of_class);
+            let Self { clients, groups, .. } = self;
+            let mut got = 0.0;
+            for client in clients.iter_mut().filter(|client| of_class(client) && client.usage.matters()) {
+                let (sum, weight) =
+                    if client.usage.is_hungry() { (Sum::InUse, client.in_use) } else { (Sum::Window, client.weight()) };
+                let due = rest / groups.over_share(client.group, sum, weight);
+                client.usage.due = if client.usage.is_busy { due } else { 0.0 };
+                got += client.usage.got;
+            }
+            self.discount(Sum::Window, of_class);
+            self.discount(Sum::InUse, of_class);
+            rest = (rest - got).max(0.0);
+        }
+    }
+
+    /// The clients that matter and suit count in a sum.
+    fn count(&mut self, sum: Sum, suits: impl Fn(&Client) -> bool) {
+        for client in self.clients.iter().filter(|client| client.usage.matters() && suits(client)) {
+            self.groups.enter(client.group, sum, client.weight_in(sum));
+        }
+    }
+
+    /// They count no longer.
+    fn discount(&mut self, sum: Sum, suits: impl Fn(&Client) -> bool) {
+        for client in self.clients.iter().filter(|client| client.usage.matters() && suits(client)) {
+            self.groups.leave(client.group, sum, client.weight_in(sum));
+        }
+    }
+}
