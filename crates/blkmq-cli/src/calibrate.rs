@@ -29,6 +29,7 @@ use self::load::Way;
 use self::proposal::Proposal;
 use self::sweep::{Sweeper, Swept};
 use crate::page::{self, Page};
+use crate::schedulers::{bounds_for_shares, with_limiter};
 use crate::{machine, target};
 use blkmq_program::{Failure, interrupt, json, progress};
 
@@ -163,8 +164,9 @@ fn measure(
     Ok(())
 }
 
-/// What a reader is measured with: the device as a server takes it if it is told nothing, the depth that is proposed
-/// under each scheduler, and a limiter under those that can have one.
+/// What a reader is measured with: the device as a server takes it if it is told nothing; at its own depth, the
+/// schedulers that bound the work with it by themselves; the depth that is proposed under each scheduler; and a limiter
+/// under those that can have one.
 fn cases(depth: Option<u32>, schedulers: &[&'static str]) -> Vec<Case> {
     let proposed = |scheduler: &&'static str| {
         let depth_of = depth.map_or_else(String::new, |depth| format!(", depth {depth}"));
@@ -176,8 +178,14 @@ fn cases(depth: Option<u32>, schedulers: &[&'static str]) -> Vec<Case> {
         Case { name: format!("{scheduler}, limiter"), front, is_proposed: true }
     };
     let now = Case { name: "as it is".to_owned(), front: Front::default(), is_proposed: false };
-    let limiters = crate::schedulers::with_limiter().map(limiter);
-    std::iter::once(now).chain(schedulers.iter().map(proposed)).chain(limiters).collect()
+    let alone = |scheduler: &'static str| {
+        let front = Front { scheduler: Some(scheduler), ..Front::default() };
+        Case { name: scheduler.to_owned(), front, is_proposed: false }
+    };
+    // Without a depth to propose they are among the others.
+    let alone = schedulers.iter().filter(|name| depth.is_some() && bounds_for_shares(name)).map(|name| alone(name));
+    let limiters = with_limiter().map(limiter);
+    std::iter::once(now).chain(alone).chain(schedulers.iter().map(proposed)).chain(limiters).collect()
 }
 
 /// For how long a device must be loaded until what it has saved up is gone.

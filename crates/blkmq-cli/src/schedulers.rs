@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use blkmq::QUEUE_KNOBS;
-use blkmq_sched::{Knob, SCHEDULERS};
+use blkmq_sched::{Description, FeedbackKind, Knob, SCHEDULERS};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -36,6 +36,12 @@ fn values(knobs: &[Knob]) -> Vec<Value> {
 /// The names of the schedulers in front of which a limiter may hold requests back.
 pub(crate) fn with_limiter() -> impl Iterator<Item = &'static str> {
     SCHEDULERS.iter().filter(|scheduler| !scheduler.is_per_hctx()).map(|scheduler| scheduler.name)
+}
+
+/// Whether a queue with this scheduler bounds the work with the device whatever is set, while a client gets less than
+/// it is due.
+pub(crate) fn bounds_for_shares(name: &str) -> bool {
+    Description::named(name).is_some_and(|scheduler| scheduler.feedback() == FeedbackKind::Usage)
 }
 
 impl Schedulers {

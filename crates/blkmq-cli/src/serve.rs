@@ -86,7 +86,8 @@ pub(crate) struct Serve {
     /// Where the front-end of a virtual machine finds its disk: a Unix socket, and parameters. May be repeated.
     #[arg(long, value_name = "SOCKET[,queues=N][,threads=N][,export=NAME][,prio=guest]")]
     vhost_user: Vec<String>,
-    /// The scheduler in front of the devices [default: mq-deadline for a device with one hardware queue, else none].
+    /// The scheduler in front of the devices [default: fair if clients or groups have weights, else
+    /// mq-deadline for a device with one hardware queue, else none].
     #[arg(long, value_name = "NAME")]
     scheduler: Option<String>,
     #[arg(long, value_name = "LOCKING", help = crate::target::locking_help())]
@@ -216,7 +217,7 @@ impl Serve {
             }
             None => (handed.into_iter().map(|socket| (socket, None)).collect::<Vec<_>>(), addresses),
         };
-        let queues = queue::build_all(&plan.exports)?;
+        let queues = queue::build_all(&plan)?;
         let placements = placed::placements(&plan, &queues)?;
         let is_alone = plan.is_for_block_devices() && handed.is_empty();
         let added = ublk::add(&wishes, &queues)?;

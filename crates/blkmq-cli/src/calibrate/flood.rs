@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::ground::{Front, Ground};
 use super::load;
+use crate::schedulers::bounds_for_shares;
 use blkmq_program::Failure;
 use blkmq_program::render::size;
 
@@ -52,6 +53,9 @@ pub(super) struct Beside {
     pub(super) scheduler: String,
     #[serde(skip)]
     pub(super) is_proposed: bool,
+    /// Whether the limiter has a target for reads.
+    #[serde(skip)]
+    pub(super) has_target: bool,
     pub(super) reads: u64,
     pub(super) reads_per_second: f64,
     pub(super) p50_ns: u64,
@@ -117,12 +121,16 @@ impl Flood {
         self.cases.iter().find(|beside| !beside.is_proposed)
     }
 
-    /// The results of the scheduler of this name, with a limiter or at the proposed depth.
-    pub(super) fn case(&self, scheduler: &str, has_limiter: bool) -> Option<&Beside> {
-        let is_it = |beside: &&Beside| {
-            beside.is_proposed && beside.scheduler == scheduler && beside.limiter.is_some() == has_limiter
-        };
+    /// The results of the scheduler of this name, with a limiter that has a target or at the proposed depth.
+    pub(super) fn case(&self, scheduler: &str, has_target: bool) -> Option<&Beside> {
+        let is_it =
+            |beside: &&Beside| beside.is_proposed && beside.scheduler == scheduler && beside.has_target == has_target;
         self.cases.iter().find(is_it)
+    }
+
+    /// The results of a scheduler that bounds the work with the device by itself, at the device's own depth.
+    pub(super) fn for_shares(&self) -> Option<&Beside> {
+        self.cases.iter().find(|beside| beside.case == beside.scheduler && bounds_for_shares(&beside.scheduler))
     }
 }
 
@@ -160,7 +168,7 @@ impl Setting<'_> {
     }
 
     /// `number` says which run this is.
-    fn jobs(&self, bytes: u64, number: u64, has_limiter: bool) -> Result<Vec<Job>, Failure> {
+    fn jobs(&self, bytes: u64, number: u64, finds_bound: bool) -> Result<Vec<Job>, Failure> {
         let (rate, block) = (self.rate(), self.ground.block.max(4096));
         let way = if self.writes { "randwrite" } else { "randread" };
         let flood: String = (1..=THREADS).map(|number| format!("[flood-{number}]\nbs={bytes}\nrw={way}\n")).collect();
@@ -170,7 +178,7 @@ impl Setting<'_> {
         );
         let mut jobs = load::parse(&text)?;
         // What the device saves up while nothing happens is used up first.
-        let ramp = self.burst + if has_limiter { self.finds() } else { self.length() / 20 };
+        let ramp = self.burst + if finds_bound { self.finds() } else { self.length() / 20 };
         for job in &mut jobs {
             job.ramp_time = ramp;
             if !self.ground.is_model {
@@ -184,7 +192,8 @@ impl Setting<'_> {
 
     /// Runs one flood in one case. `None` if it was stopped.
     fn run(&self, (bytes, number): (u64, u64), case: &Case, stop: &Arc<AtomicBool>) -> Result<Option<Beside>, Failure> {
-        let jobs = self.jobs(bytes, number, case.front.has_limiter)?;
+        let finds_bound = case.front.has_limiter || case.front.scheduler.is_some_and(bounds_for_shares);
+        let jobs = self.jobs(bytes, number, finds_bound)?;
         let mut bench = self.ground.bench(case.front, &jobs)?;
         let control = Control { runtime: Some(self.length()), stop: Arc::clone(stop), ..Control::default() };
         let outcome = bench.run(&control).map_err(|error| self.ground.failure(&error))?;
@@ -202,6 +211,7 @@ impl Setting<'_> {
             case: case.name.clone(),
             scheduler: bench.queue().scheduler().to_owned(),
             is_proposed: case.is_proposed,
+            has_target: case.front.has_limiter,
             reads: read.ios,
             reads_per_second: read.iops(reader.runtime_ns),
             p50_ns: read.latency.percentile(50.0),

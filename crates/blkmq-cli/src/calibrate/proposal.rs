@@ -132,6 +132,7 @@ mod tests {
             case: name.to_owned(),
             scheduler: name.to_owned(),
             is_proposed: true,
+            has_target: false,
             reads: 1,
             reads_per_second: 1.0,
             p50_ns: 1,
@@ -186,6 +187,7 @@ mod tests {
                 flood.cases[0].is_proposed = false;
                 flood.cases.extend(with.cases);
                 flood.cases[2].limiter = Some(found(bound_ns));
+                flood.cases[2].has_target = true;
             }
             assert_eq!(best(&["none", "bfq"], &floods, false), Some("none"), "a limiter is no depth");
             limiter("none", &floods)

@@ -141,8 +141,23 @@ impl Found {
 
     fn about_limiters() -> String {
         "A limiter finds by itself how much work the device may have (wbt_lat_usec = -1). While it is open it holds nothing \
-         back."
+         back.\nfair has one without that knob, which holds back while a client gets less than it is due."
             .to_owned()
+    }
+
+    /// What to configure where clients have weights.
+    fn about_shares(&self) -> Option<String> {
+        let found = |flood: &Flood| {
+            let bound = flood.for_shares()?.limiter.as_ref()?.bound_ns;
+            let bound = bound.map_or_else(|| "none".to_owned(), |ns| format!("{:.2} ms", ns as f64 / 1e6));
+            Some(format!("{bound} beside {}", flood.name()))
+        };
+        let found: Vec<String> = self.floods.iter().map(found).collect::<Option<_>>()?;
+        Some(format!(
+            "Where clients have weights, name no depth and no scheduler: the server takes fair, which finds a bound by \
+             itself:\n{}.",
+            found.join(", ")
+        ))
     }
 
     fn note() -> String {
@@ -188,6 +203,9 @@ impl Found {
             columns::write(&LIMITERS, limiters, 3, 6, out)?;
         }
         if let Some(proposal) = &self.proposal {
+            if let Some(shares) = self.about_shares() {
+                writeln!(out, "\n{shares}")?;
+            }
             writeln!(out, "\nTo configure, for blkmq serve --config FILE.toml:\n")?;
             write!(out, "{}", proposal.toml)?;
         }
@@ -248,7 +266,8 @@ impl Found {
         }
         if let Some(proposal) = &self.proposal {
             let rows = proposal.toml.lines().map(|line| vec![line.to_owned()]).collect();
-            sections.push(page::table("To configure", "For blkmq serve --config FILE.toml.", &[""], rows));
+            let note = ["For blkmq serve --config FILE.toml.".to_owned()].into_iter().chain(self.about_shares());
+            sections.push(page::table("To configure", &note.collect::<Vec<_>>().join(" "), &[""], rows));
         }
         sections
     }

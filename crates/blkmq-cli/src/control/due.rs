@@ -1,7 +1,44 @@
 //! Which share of a queue each client should have: by weights, in the tree of groups, among the clients that ask for
-//! something. This is what bfq gives in the long run; the history of the shares calls in.
+//! something. This is what the scheduler gives in the long run; the history of the shares calls in.
 
 use blkmq::{Class, IoPriority};
+use blkmq_sched::{Description, Priorities};
+
+/// How the weights of clients and groups compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Weighing {
+    /// By their numbers.
+    Plain,
+    /// As for Linux's bfq: a level of priority changes a client's weight, and at the same number a client of level 4
+    /// has 0.4 of a group's weight.
+    Levels,
+}
+
+impl Weighing {
+    /// How this scheduler weighs. Where it does not share, the parts are those that `fair` would give.
+    pub(super) fn of(scheduler: &str) -> Self {
+        match Description::named(scheduler) {
+            Some(known) if known.priorities == Priorities::ClassAndLevel => Self::Levels,
+            _ => Self::Plain,
+        }
+    }
+
+    /// The weight of a client beside the other clients and groups of its group.
+    fn of_client(self, weight: u16, level: u8) -> f64 {
+        match self {
+            Self::Plain => f64::from(weight),
+            Self::Levels => f64::from(weight) * 10.0 * f64::from(8 - level.min(7)),
+        }
+    }
+
+    /// The weight of a group beside the other clients and groups of its parent.
+    fn of_group(self, weight: u16) -> f64 {
+        match self {
+            Self::Plain => f64::from(weight),
+            Self::Levels => f64::from(weight) * 100.0,
+        }
+    }
+}
 
 /// What one client asks for in some time.
 #[derive(Debug, Clone, Copy)]
@@ -22,17 +59,6 @@ struct Child {
     /// Infinite if it takes all that it can get.
     asked: f64,
     due: f64,
-}
-
-/// The weight of a client beside the other clients and groups of its group. Its level counts as it does for Linux's
-/// bfq: at the same number, level 4 has 0.4 of a group's weight.
-fn weight_of_client(weight: u16, level: u8) -> f64 {
-    f64::from(weight) * 10.0 * f64::from(8 - level.min(7))
-}
-
-/// The weight of a group beside the other clients and groups of its parent.
-fn weight_of_group(weight: u16) -> f64 {
-    f64::from(weight) * 100.0
 }
 
 /// Gives the children their parts of `sectors`. Classes go one before the other. Within a class each child gets its
@@ -70,7 +96,7 @@ fn parent(path: &str) -> &str {
 }
 
 /// How many of `sectors` each client should get. `groups`: paths and weights, each behind its parent.
-pub(super) fn due(sectors: f64, groups: &[(String, u16)], clients: &[Demand<'_>]) -> Vec<f64> {
+pub(super) fn due(sectors: f64, groups: &[(String, u16)], clients: &[Demand<'_>], weighing: Weighing) -> Vec<f64> {
     debug_assert!(
         (0..groups.len()).all(|at| {
             let parent = parent(&groups[at].0);
@@ -95,12 +121,12 @@ pub(super) fn due(sectors: f64, groups: &[(String, u16)], clients: &[Demand<'_>]
         let inner: Vec<usize> = (0..groups.len()).filter(|&index| parent(&groups[index].0) == path).collect();
         let of_client = |&index: &usize| {
             let Demand { weight, priority, .. } = clients[index];
-            let weight = weight_of_client(weight, priority.level);
+            let weight = weighing.of_client(weight, priority.level);
             Child { class: priority.class, weight, asked: asked_of(&clients[index]), due: 0.0 }
         };
         let of_group = |&index: &usize| {
             let (path, weight) = &groups[index];
-            Child { class: Class::BestEffort, weight: weight_of_group(*weight), asked: asked(path), due: 0.0 }
+            Child { class: Class::BestEffort, weight: weighing.of_group(*weight), asked: asked(path), due: 0.0 }
         };
         let mut children: Vec<Child> = own.iter().map(of_client).chain(inner.iter().map(of_group)).collect();
         divide(&mut children, all);
@@ -123,11 +149,11 @@ mod tests {
         of.iter().map(|&(path, weight)| (path.to_owned(), weight)).collect()
     }
 
-    /// Red if weights do not count, if a group counts as the sum of its clients, or if a client in a group does not
-    /// weigh 0.4 of a group of the same number beside it.
+    /// Red if weights do not count, if a group counts as the sum of its clients, or if under bfq a client in a group
+    /// does not weigh 0.4 of a group of the same number beside it.
     #[test]
     fn what_takes_all_it_gets_is_divided_by_weight_group_by_group() {
-        let of = |groups: &[(String, u16)], clients: &[Demand<'_>]| due(1400.0, groups, clients);
+        let of = |groups: &[(String, u16)], clients: &[Demand<'_>]| due(1400.0, groups, clients, Weighing::of("bfq"));
         assert_eq!(of(&[], &[demand("", 100, None), demand("", 300, None)]), [350.0, 1050.0]);
         let tree = groups(&[("gold", 300), ("gold/batch", 100), ("silver", 100), ("silver/unused", 1000)]);
         let gold = [demand("gold", 100, None), demand("gold/batch", 1, None), demand("silver", 7, None)];
@@ -142,7 +168,12 @@ mod tests {
         ];
         assert_eq!(of(&tree, &more), [300.0, 750.0, 175.0, 175.0]);
         let urgent = Demand { priority: IoPriority { class: Class::BestEffort, level: 0 }, ..demand("", 100, None) };
-        assert_eq!(due(1200.0, &[], &[urgent, demand("", 100, None)]), [800.0, 400.0], "levels are 8 and 4 parts");
+        let both = [urgent, demand("", 100, None)];
+        assert_eq!(due(1200.0, &[], &both, Weighing::of("bfq")), [800.0, 400.0], "levels are 8 and 4 parts");
+        assert_eq!(due(1200.0, &[], &both, Weighing::of("fair")), [600.0, 600.0], "it knows no levels");
+        let beside = [demand("gold", 1, None), demand("", 300, None)];
+        assert_eq!(due(1400.0, &tree[..1], &beside, Weighing::of("fair")), [700.0, 700.0]);
+        assert_eq!(due(1400.0, &tree[..1], &beside, Weighing::of("bfq")), [1000.0, 400.0]);
     }
 
     /// Red if what one client does not ask for is lost, goes to one client alone, or leaves its group while others in
@@ -150,15 +181,15 @@ mod tests {
     #[test]
     fn what_one_does_not_ask_for_goes_to_the_others_by_weight() {
         let clients = [demand("", 100, Some(10.0)), demand("", 100, None), demand("", 200, None)];
-        assert_eq!(due(400.0, &[], &clients), [10.0, 130.0, 260.0]);
+        assert_eq!(due(400.0, &[], &clients, Weighing::Plain), [10.0, 130.0, 260.0]);
         // It asks for more than its part as long as the first one asks for nothing.
         let clients = [demand("", 100, Some(0.0)), demand("", 100, Some(250.0)), demand("", 100, None)];
-        assert_eq!(due(400.0, &[], &clients), [0.0, 200.0, 200.0]);
+        assert_eq!(due(400.0, &[], &clients, Weighing::Plain), [0.0, 200.0, 200.0]);
         let tree = groups(&[("a", 100), ("b", 100)]);
         let clients = [demand("a", 100, Some(10.0)), demand("a", 100, None), demand("b", 100, None)];
-        assert_eq!(due(400.0, &tree, &clients), [10.0, 190.0, 200.0]);
+        assert_eq!(due(400.0, &tree, &clients, Weighing::Plain), [10.0, 190.0, 200.0]);
         let clients = [demand("a", 100, Some(10.0)), demand("a", 100, Some(20.0)), demand("b", 100, None)];
-        assert_eq!(due(400.0, &tree, &clients), [10.0, 20.0, 370.0]);
+        assert_eq!(due(400.0, &tree, &clients, Weighing::Plain), [10.0, 20.0, 370.0]);
     }
 
     /// Red if a class waits for another one that comes behind it.
@@ -166,8 +197,8 @@ mod tests {
     fn classes_go_one_before_the_other() {
         let of = |class, sectors| Demand { priority: IoPriority { class, level: 4 }, ..demand("", 100, sectors) };
         let clients = [of(Class::Idle, None), of(Class::BestEffort, None), of(Class::RealTime, Some(100.0))];
-        assert_eq!(due(400.0, &[], &clients), [0.0, 300.0, 100.0]);
-        assert_eq!(due(400.0, &[], &[of(Class::Idle, None), of(Class::RealTime, None)]), [0.0, 400.0]);
+        assert_eq!(due(400.0, &[], &clients, Weighing::Plain), [0.0, 300.0, 100.0]);
+        assert_eq!(due(400.0, &[], &[of(Class::Idle, None), of(Class::RealTime, None)], Weighing::Plain), [0.0, 400.0]);
     }
 
     /// Red if the parts of any clients in any tree do not make the whole, though somebody takes all that there is.
@@ -188,11 +219,13 @@ mod tests {
                 let priority = IoPriority { class, level: random(8) as u8 };
                 clients.push(Demand { group, weight: random(1000) as u16 + 1, priority, sectors });
             }
-            let parts = due(1000.0, &tree, &clients);
-            assert!((parts.iter().sum::<f64>() - 1000.0).abs() < 1e-6, "{clients:?}: {parts:?}");
-            let is_content =
-                |(part, client): (&f64, &Demand<'_>)| client.sectors.is_none_or(|most| *part <= most + 1e-6);
-            assert!(parts.iter().zip(&clients).all(is_content), "{clients:?}: {parts:?}");
+            for weighing in [Weighing::Plain, Weighing::Levels] {
+                let parts = due(1000.0, &tree, &clients, weighing);
+                assert!((parts.iter().sum::<f64>() - 1000.0).abs() < 1e-6, "{clients:?}: {parts:?}");
+                let is_content =
+                    |(part, client): (&f64, &Demand<'_>)| client.sectors.is_none_or(|most| *part <= most + 1e-6);
+                assert!(parts.iter().zip(&clients).all(is_content), "{clients:?}: {parts:?}");
+            }
         }
     }
 }

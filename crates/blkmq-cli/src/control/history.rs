@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use blkmq::{ClientId, IoPriority};
 
-use super::due::{Demand, due};
+use super::due::{Demand, Weighing, due};
 use super::schema::{Parts, Share};
 
 /// Seconds that are kept.
@@ -104,7 +104,7 @@ impl History {
     }
 
     /// Ends the second `now`, at a look. `groups`: paths and weights, each behind its parent.
-    pub(crate) fn end_second(&mut self, now: u64, groups: &[(String, u16)]) {
+    pub(super) fn end_second(&mut self, now: u64, groups: &[(String, u16)], weighing: Weighing) {
         let looks = std::mem::take(&mut self.looks);
         self.latest = now;
         let mut seconds = BTreeMap::new();
@@ -126,7 +126,7 @@ impl History {
                 Some(Demand { group: &seen.group, weight: seen.weight, priority: seen.priority, sectors })
             })
             .collect();
-        let parts = due(sum as f64, groups, &demands);
+        let parts = due(sum as f64, groups, &demands, weighing);
         for ((name, second), due) in seconds.into_iter().zip(parts) {
             if let Some(past) = self.clients.get_mut(&name) {
                 past.seconds.push_back(Second { due, ..second });
@@ -195,7 +195,7 @@ mod tests {
     /// Looks four times in a second, each time at the same.
     fn second(history: &mut History, now: u64, clients: &[Seen]) {
         (0..4).for_each(|_| _ = history.look(clients.to_vec()));
-        history.end_second(now, &[]);
+        history.end_second(now, &[], Weighing::Plain);
     }
 
     /// Whether a client waits, and whether it asks for less.
@@ -250,7 +250,7 @@ mod tests {
                 seen("eager", 100, look % 2, 200),
             ]);
         }
-        history.end_second(1, &[]);
+        history.end_second(1, &[], Weighing::Plain);
         assert_eq!(shares_of(&history, "calm"), (ASKS_FOR_LESS, [Some(8), Some(8), Some(8), Some(8)]));
         assert_eq!(shares_of(&history, "eager"), (NEITHER, [Some(46), Some(17), Some(46), Some(17)]));
         assert_eq!(shares_of(&history, "flood"), (WAITS, [Some(46), Some(75), Some(46), Some(75)]));
@@ -263,7 +263,7 @@ mod tests {
         let mut history = History::default();
         history.look(vec![seen("a", 100, 1, 100), seen("b", 100, 1, 300)]);
         history.look(vec![seen("a", 100, 1, 100)]);
-        history.end_second(1, &[]);
+        history.end_second(1, &[], Weighing::Plain);
         assert_eq!(shares_of(&history, "a"), (NEITHER, [Some(50), Some(25), Some(50), Some(25)]));
         let again = Seen { id: ClientId::new(0, 2), ..seen("b", 100, 1, 100) };
         second(&mut history, 2, &[seen("a", 100, 1, 200), again]);
@@ -286,7 +286,7 @@ mod tests {
         for one in [again(2, 1500), again(3, 500), again(4, 3000)] {
             history.look(vec![one, seen("b", 100, 1, 2000)]);
         }
-        history.end_second(3, &[]);
+        history.end_second(3, &[], Weighing::Plain);
         assert_eq!(shares_of(&history, "a").1[1], Some(100));
         assert_eq!(history.sums.back(), Some(&(3, 4000)));
     }
@@ -298,7 +298,7 @@ mod tests {
         second(&mut history, 1, &[seen("a", 100, 9, 600)]);
         for now in 2..9 {
             assert!(!history.look(vec![seen("a", 100, 0, 600)]), "there is nothing more to see");
-            history.end_second(now, &[]);
+            history.end_second(now, &[], Weighing::Plain);
         }
         assert_eq!((history.clients["a"].seconds.len(), history.sums.len()), (1, 1));
     }

@@ -1,6 +1,6 @@
 //! The state of a queue's limiter, as the control socket shows it and as text.
 
-use blkmq::sched::limiter::Limiter;
+use blkmq::sched::limiter::{Limiter, Target};
 use blkmq::{LimiterInfo, Op, RequestQueue};
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,8 @@ pub(crate) struct LimiterReport {
     pub(crate) in_flight_ns: u64,
     /// Requests that wait in the scheduler while the limiter is not open.
     pub(crate) held_back: usize,
+    /// Whether there is a target for reads. Without one the limiter looks at shares alone.
+    pub(crate) has_target: bool,
     /// What reads may take in the device on average.
     pub(crate) target_ns: Option<u64>,
     /// Whether they do, in the last tenth of a second in which the device worked; `None` if there were no reads.
@@ -61,6 +63,7 @@ impl LimiterReport {
             bound_ns: limiter.bound(),
             in_flight_ns,
             held_back,
+            has_target: limiter.target() != Target::Off,
             target_ns: limiter.target_ns(),
             target_met: limiter.is_met(),
             ceilings: Ceilings::of(limiter),
@@ -72,6 +75,7 @@ impl LimiterReport {
     pub(crate) fn lines(&self) -> Vec<String> {
         let bound = self.bound_ns.map_or_else(String::new, |bound| format!(" of {}", ms(bound)));
         let target = match (self.target_ns, self.target_met) {
+            _ if !self.has_target => "for shares alone".to_owned(),
             (None, _) => "target not known yet".to_owned(),
             (Some(ns), met) => {
                 let met = met.map_or("no reads", |met| if met { "met" } else { "missed" });
@@ -116,7 +120,7 @@ impl std::fmt::Display for Ceilings {
 #[cfg(test)]
 mod tests {
     use blkmq::Time;
-    use blkmq::sched::limiter::{Flow, Phase, Progress, Target};
+    use blkmq::sched::limiter::{Flow, Phase, Progress};
 
     use super::*;
 
@@ -142,6 +146,9 @@ mod tests {
         assert_eq!((&*report.phase, report.bound_ns, report.target_ns, report.target_met), ("open", None, None, None));
         assert_eq!((report.ceilings, report.ceilings_measured), (None, 0));
         assert_eq!(report.lines(), ["limiter open: 0.00 ms with the device, 0 held back; target not known yet"]);
+
+        let report = LimiterReport::new(&Limiter::for_shares(Target::Off), 90_000, 0);
+        assert_eq!(report.lines(), ["limiter open: 0.09 ms with the device, 0 held back; for shares alone"]);
 
         let limiter = folded(Target::Within(400_000), 20_000, 330);
         assert_eq!(limiter.phase(), Phase::Paced);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use blkmq::RequestQueue;
 
+use super::due::Weighing;
 use super::history::{History, Seen};
 
 /// The time between two looks while something is outstanding. Otherwise one look comes at the end of each second.
@@ -59,7 +60,7 @@ pub(crate) fn start(queues: Vec<(RequestQueue, Shared)>) -> io::Result<()> {
                 for (q, history) in &queues {
                     let groups: Vec<_> =
                         q.tenants().groups().into_iter().map(|group| (group.name, group.weight)).collect();
-                    lock(history).end_second(passed, &groups);
+                    lock(history).end_second(passed, &groups, Weighing::of(q.scheduler()));
                 }
                 second = passed;
             }

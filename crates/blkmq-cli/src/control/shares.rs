@@ -1,7 +1,10 @@
 //! The weights and priorities that the configuration gives the exports of a queue, and which of them have no effect.
 
 use blkmq::{Class, DEFAULT_WEIGHT, IoPriority, RequestQueue};
-use blkmq_sched::{Description, Priorities, SCHEDULERS};
+use blkmq_sched::{Description, Priorities};
+
+/// The scheduler for weights where none is named.
+pub(crate) const FAIR: &str = "fair";
 
 /// The knob of bfq for the raising of weights.
 const RAISES: &str = "iosched/low_latency";
@@ -10,15 +13,12 @@ const RAISES: &str = "iosched/low_latency";
 #[derive(Debug, Clone)]
 pub(crate) struct Share {
     pub(crate) export: String,
-    pub(crate) weight: u16,
+    /// `None`: none is written.
+    pub(crate) weight: Option<u16>,
     pub(crate) priority: IoPriority,
 }
 
 impl Share {
-    fn has_weight(&self) -> bool {
-        self.weight != DEFAULT_WEIGHT
-    }
-
     fn has_priority(&self) -> bool {
         self.priority != IoPriority::default()
     }
@@ -41,14 +41,14 @@ impl Shares {
     /// Settings that have no effect with the present queue: one sentence for each, without the queue's name.
     /// `are_placed`: clients or groups have weights beside those of exports.
     pub(crate) fn warnings(&self, q: &RequestQueue, are_placed: bool) -> Vec<String> {
-        let prioritized = self.named(Share::has_priority, |share| word(share.priority));
+        let prioritized = self.named(|share| share.has_priority().then(|| word(share.priority)));
         let priority = prioritized.zip(self.idle_priorities(q)).map(|both| does_nothing("priority", both));
         priority.into_iter().chain(self.of_weights(q, are_placed)).collect()
     }
 
     /// The same for weights alone: those that do nothing, or not what they say.
     pub(crate) fn of_weights(&self, q: &RequestQueue, are_placed: bool) -> Vec<String> {
-        let weighted = self.named(Share::has_weight, |share| share.weight.to_string());
+        let weighted = self.named(|share| share.weight.map(|weight| weight.to_string()));
         let Some(why) = idle_weights(q) else {
             return if weighted.is_some() || are_placed { raised_weights(q).into_iter().collect() } else { Vec::new() };
         };
@@ -57,15 +57,15 @@ impl Shares {
         of_exports.into_iter().chain(of_clients).collect()
     }
 
-    /// Whether an export has a weight or a priority other than the default.
+    /// Whether an export has a weight, or a priority other than the default.
     pub(crate) fn are_set(&self) -> bool {
-        self.0.iter().any(|share| share.has_weight() || share.has_priority())
+        self.0.iter().any(|share| share.weight.is_some() || share.has_priority())
     }
 
     /// The exports that have a setting of their own, with the setting.
-    fn named(&self, has: impl Fn(&Share) -> bool, what: impl Fn(&Share) -> String) -> Option<String> {
-        let names: Vec<_> =
-            self.0.iter().filter(|share| has(share)).map(|s| format!("{} ({})", s.export, what(s))).collect();
+    fn named(&self, setting: impl Fn(&Share) -> Option<String>) -> Option<String> {
+        let name = |share: &Share| Some(format!("{} ({})", share.export, setting(share)?));
+        let names: Vec<_> = self.0.iter().filter_map(name).collect();
         (!names.is_empty()).then(|| names.join(", "))
     }
 
@@ -126,12 +126,11 @@ pub(crate) fn idle_weights(q: &RequestQueue) -> Option<String> {
     if scheduler.is_some_and(|scheduler| scheduler.shares_by_weight) {
         return idle_scheduler(q);
     }
-    let better = SCHEDULERS.iter().filter(|known| known.shares_by_weight).map(|known| known.name);
-    let better = format!("set the knob scheduler to {}", better.collect::<Vec<_>>().join(" or "));
-    Some(match scheduler {
-        None => format!("there is no scheduler; {better}"),
-        Some(other) => format!("{} does not share by weight; {better}", other.name),
-    })
+    let what = match scheduler {
+        None => "there is no scheduler".to_owned(),
+        Some(other) => format!("{} does not share by weight", other.name),
+    };
+    Some(format!("{what}; set the knob scheduler to {FAIR}"))
 }
 
 #[cfg(test)]
@@ -141,8 +140,8 @@ mod tests {
 
     use super::*;
 
-    fn share(export: &str, weight: u16, class: Class, level: u8) -> Share {
-        Share { export: export.to_owned(), weight, priority: IoPriority { class, level } }
+    fn share(export: &str, weight: impl Into<Option<u16>>, class: Class, level: u8) -> Share {
+        Share { export: export.to_owned(), weight: weight.into(), priority: IoPriority { class, level } }
     }
 
     fn queue() -> RequestQueue {
@@ -156,7 +155,7 @@ mod tests {
 
     #[test]
     fn priorities_that_do_nothing_are_told_with_the_reason() {
-        let both = Shares(vec![share("gold", 100, Class::RealTime, 0), share("bronze", 100, Class::Idle, 7)]);
+        let both = Shares(vec![share("gold", None, Class::RealTime, 0), share("bronze", None, Class::Idle, 7)]);
         let q = queue();
         assert_eq!(both.warnings(&q, false), [""; 0]);
         set(&q, "nr_requests", "8");
@@ -189,7 +188,7 @@ mod tests {
     fn weights_that_bfq_turns_round_are_told() {
         let q = queue();
         set(&q, "scheduler", "bfq");
-        let plain = Shares(vec![share("a", 100, Class::BestEffort, 4), share("b", 100, Class::BestEffort, 4)]);
+        let plain = Shares(vec![share("a", None, Class::BestEffort, 4), share("b", None, Class::BestEffort, 4)]);
         let weighted = Shares(vec![share("a", 100, Class::BestEffort, 4), share("b", 300, Class::BestEffort, 4)]);
         assert_eq!(plain.warnings(&q, false), [""; 0]);
         for warnings in [plain.warnings(&q, true), weighted.warnings(&q, false), weighted.of_weights(&q, true)] {
@@ -205,17 +204,18 @@ mod tests {
     #[test]
     fn priorities_of_one_class_and_weights_do_nothing() {
         let q = queue();
-        let plain = Shares(vec![share("a", 100, Class::BestEffort, 4), share("b", 100, Class::BestEffort, 4)]);
+        let plain = Shares(vec![share("a", None, Class::BestEffort, 4), share("b", None, Class::BestEffort, 4)]);
         assert_eq!(plain.warnings(&q, false), [""; 0]);
         set(&q, "scheduler", "none");
         assert_eq!(plain.warnings(&q, false), [""; 0]);
         set(&q, "scheduler", "mq-deadline");
-        let others = Shares(vec![share("a", 200, Class::BestEffort, 4), share("b", 100, Class::BestEffort, 0)]);
+        let others = Shares(vec![share("a", 200, Class::BestEffort, 4), share("b", None, Class::BestEffort, 0)]);
         let warnings = others.warnings(&q, false);
         assert!(warnings[0].starts_with("the priority of b (be/0) does nothing: mq-deadline goes by the class"));
         assert_eq!(
             warnings[1..],
-            ["the weight of a (200) does nothing: mq-deadline does not share by weight; set the knob scheduler to bfq"]
+            ["the weight of a (200) does nothing: mq-deadline does not share by weight; set the knob scheduler to \
+              fair"]
         );
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn check(plan: &Plan) -> Result<Vec<String>, TextError> {
         ublk: _,
         vhost_user: _,
         tls,
-        exports,
+        exports: _,
         placements: _,
         metrics,
         memory,
@@ -42,7 +42,7 @@ pub(super) fn check(plan: &Plan) -> Result<Vec<String>, TextError> {
     limits::drain_timeout(drain_timeout.as_ref())?;
     limits::stall_timeout(stall_timeout.as_ref())?;
     memory.as_ref().map(limits::memory).transpose()?;
-    let queues = queue::check_all(exports)?;
+    let queues = queue::check_all(plan)?;
     let placements = placed::placements(plan, &queues)?;
     Ok(warnings(plan, &queues, &placements))
 }

@@ -56,8 +56,8 @@ pub(super) struct Export {
     pub(super) disk: Disk,
     pub(super) read_only: bool,
     pub(super) description: String,
-    /// The share of each of its clients, relative to other clients: 1 to 1000.
-    pub(super) weight: u16,
+    /// The share of each of its clients, relative to other clients: 1 to 1000. `None`: the default weight.
+    pub(super) weight: Option<u16>,
     /// The priority of its clients' operations.
     pub(super) priority: IoPriority,
     /// The clients that may use it, if there is a list.
@@ -72,7 +72,7 @@ impl Export {
 
     fn of(name: Given, disk: Disk, read_only: bool) -> Self {
         let description = String::new();
-        Self { name, disk, read_only, description, weight: 100, priority: IoPriority::default(), allow: None }
+        Self { name, disk, read_only, description, weight: None, priority: IoPriority::default(), allow: None }
     }
 
     /// The name that commands use for its queue.
@@ -302,7 +302,7 @@ impl Source {
             _ => return Err(name.fault("an export has a device, as in 'ram,size=1G', or the queue of another export")),
         };
         let plain = Export::of(name, disk, written.read_only);
-        let weight = placement::weight(written.weight.as_ref(), plain.weight, |span| self.place(span))?;
+        let weight = placement::weight(written.weight.as_ref(), |span| self.place(span))?;
         let priority = match &written.priority {
             Some(text) => priority(text.get_ref()).map_err(|what| self.given(text).fault(what))?,
             None => plain.priority,

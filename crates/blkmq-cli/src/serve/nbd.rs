@@ -136,7 +136,7 @@ impl Nbd {
         for (planned, q) in plan.exports.iter().zip(queues) {
             let mut export = Export::new(planned.name.text.clone(), q.clone()).described(planned.description.clone());
             export.read_only = planned.read_only;
-            export.weight = planned.weight;
+            export.weight = planned.weight.unwrap_or(export.weight);
             export.priority = planned.priority;
             export.allow = planned.allow.clone();
             export.placement = Arc::clone(&placements[planned.queue()]);

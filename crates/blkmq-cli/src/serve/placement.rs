@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use blkmq::is_hidden;
+use blkmq::{DEFAULT_WEIGHT, is_hidden};
 use blkmq_export::{Layout, MAX_GROUPS, MAX_RULES, Rule, WEIGHTS, check_group};
 use blkmq_workbench::TextError;
 use serde::Deserialize;
@@ -44,15 +44,14 @@ pub(super) struct Placements {
     rules: Vec<Planned>,
 }
 
-/// Reads a weight.
+/// Reads a weight, if one is written.
 pub(super) fn weight(
     written: Option<&Spanned<i64>>,
-    default: u16,
     place: impl Fn(Range<usize>) -> String,
-) -> Result<u16, TextError> {
-    let Some(weight) = written else { return Ok(default) };
+) -> Result<Option<u16>, TextError> {
+    let Some(weight) = written else { return Ok(None) };
     let fits = u16::try_from(*weight.get_ref()).ok().filter(|weight| WEIGHTS.contains(weight));
-    fits.ok_or_else(|| {
+    fits.map(Some).ok_or_else(|| {
         let (least, most) = WEIGHTS.into_inner();
         let what = format!("weight: {} is not within {least}..{most}", weight.get_ref());
         TextError { place: place(weight.span()), what }
@@ -87,7 +86,7 @@ impl Placements {
             if let Some((key, what)) = group.fault(text) {
                 return Err(fault(key, what));
             }
-            let weight = weight(group.weight.as_ref(), 100, place)?;
+            let weight = weight(group.weight.as_ref(), place)?.unwrap_or(DEFAULT_WEIGHT);
             read.push((text.clone(), weight));
         }
         if let Some(rule) = rules.get(MAX_RULES) {
@@ -125,6 +124,12 @@ impl Placements {
             }
         }
         Ok(())
+    }
+
+    /// Whether clients get weights or groups here, beside the weights of their exports.
+    pub(super) fn set_weights(&self) -> bool {
+        let is_weighted = |planned: &Planned| planned.rule.weight.is_some() || planned.rule.group.is_some();
+        !self.groups.is_empty() || self.rules.iter().any(is_weighted)
     }
 
     /// The layout of each queue.
@@ -182,7 +187,7 @@ impl WrittenRule {
         let network = |address: &Spanned<String>| {
             address.get_ref().parse().map_err(|error| fault(address.span(), format!("address: {error}")))
         };
-        let weight = self.weight.as_ref().map(|written| weight(Some(written), 0, at)).transpose()?;
+        let weight = weight(self.weight.as_ref(), at)?;
         let rule = Rule {
             certificate: certificate.clone(),
             user: user.as_ref().map(number).transpose()?,

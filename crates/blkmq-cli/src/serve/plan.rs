@@ -93,6 +93,14 @@ impl Plan {
         !ublk.is_empty() && nbd.is_empty() && vhost_user.is_empty() && run.is_none()
     }
 
+    /// Whether this queue gets the scheduler `fair` because its clients have weights and no scheduler is named.
+    pub(super) fn takes_fair(&self, queue: &str) -> bool {
+        let mut exports = self.exports.iter().filter(|export| export.queue() == queue);
+        let names_scheduler = |disk: &Disk| matches!(disk, Disk::Own { settings, .. } if settings.scheduler.is_some());
+        let has_weights = self.placements.set_weights() || exports.clone().any(|export| export.weight.is_some());
+        has_weights && !exports.any(|export| names_scheduler(&export.disk))
+    }
+
     fn merge(options: &Serve, file: File) -> Result<Self, TextError> {
         let File { source, written, exports: others, placements, allow } = file;
         // The last value of a knob counts.

@@ -9,20 +9,23 @@ use blkmq::{Locking, QueueError, RequestQueue};
 use blkmq_workbench::TextError;
 use blkmq_workbench::device::is_real;
 
-use super::config::{Disk, Export, Settings};
+use super::config::{Disk, Settings};
 use super::given::Given;
+use super::plan::Plan;
 use super::ram::Memory;
+use crate::control::shares::FAIR;
 use crate::device;
 use blkmq_program::notice;
 
 /// The queue of each export.
-pub(super) fn build_all(exports: &[Export]) -> Result<Vec<RequestQueue>, TextError> {
+pub(super) fn build_all(plan: &Plan) -> Result<Vec<RequestQueue>, TextError> {
+    let exports = &plan.exports;
     let (mut by_name, mut memory) = (BTreeMap::new(), Memory::default());
     for export in exports {
         if let Disk::Own { device, settings } = &export.disk {
             // A device that other exports may write to is not opened read-only.
             let read_only = exports.iter().filter(|other| other.queue() == export.queue()).all(|other| other.read_only);
-            let q = build(device, settings, read_only)?;
+            let q = build(device, settings, read_only, plan.takes_fair(export.queue()))?;
             if q.driver().name() == "ram" {
                 memory.add(q.limits().size_bytes(), device)?;
             }
@@ -49,13 +52,14 @@ fn parameter(text: &str, name: &str) -> (Option<Parameter>, Option<String>) {
 
 /// Checks devices and settings, as far as that can be done without opening a device. Returns a queue for each export,
 /// each in front of a device that stands for the export's.
-pub(super) fn check_all(exports: &[Export]) -> Result<Vec<RequestQueue>, TextError> {
+pub(super) fn check_all(plan: &Plan) -> Result<Vec<RequestQueue>, TextError> {
+    let exports = &plan.exports;
     let (mut by_name, mut memory) = (BTreeMap::new(), Memory::default());
     for export in exports {
         if let Disk::Own { device, settings } = &export.disk {
             blkmq_drivers::check(&device.text).map_err(|error| device.fault(error.to_string()))?;
             let stand_in = stand_in(&device.text).map_err(|error| device.fault(error.to_string()))?;
-            let q = equip(stand_in, device, settings)?;
+            let q = equip(stand_in, device, settings, plan.takes_fair(export.queue()))?;
             if q.driver().name() == "ram" {
                 memory.plan(q.limits().size_bytes(), device)?;
             }
@@ -82,22 +86,29 @@ fn stand_in(text: &str) -> Result<Arc<dyn Driver>, SpecError> {
 }
 
 /// Opens the device, and builds the queue.
-fn build(device: &Given, settings: &Settings, read_only: bool) -> Result<RequestQueue, TextError> {
+fn build(device: &Given, settings: &Settings, read_only: bool, takes_fair: bool) -> Result<RequestQueue, TextError> {
     let driver =
         blkmq_drivers::open_for(&with_access(&device.text, read_only), &Opener { tell: &notice, ..Opener::SILENT });
     let driver = driver.map_err(|error| device.fault(error.to_string()))?;
-    equip(driver, device, settings)
+    equip(driver, device, settings, takes_fair)
 }
 
-/// The queue in front of a device, with its settings.
-fn equip(driver: Arc<dyn Driver>, device: &Given, settings: &Settings) -> Result<RequestQueue, TextError> {
+/// The queue in front of a device, with its settings. `takes_fair`: the scheduler is `fair`, since the settings name
+/// none.
+fn equip(
+    driver: Arc<dyn Driver>,
+    device: &Given,
+    settings: &Settings,
+    takes_fair: bool,
+) -> Result<RequestQueue, TextError> {
     let mut builder = RequestQueue::builder(driver);
     // Whether requests may bypass the scheduler depends on the locking that the queue is built with.
     if let Some(locking) = &settings.locking {
         builder = builder.locking(locking.text.parse::<Locking>().map_err(|error| locking.fault(error.to_string()))?);
     }
-    if let Some(scheduler) = &settings.scheduler {
-        builder = builder.scheduler(&scheduler.text);
+    let named = settings.scheduler.as_ref().map(|scheduler| scheduler.text.as_str());
+    if let Some(scheduler) = named.or(takes_fair.then_some(FAIR)) {
+        builder = builder.scheduler(scheduler);
     }
     let q = builder.build().map_err(|error| match (&error, &settings.scheduler) {
         (QueueError::UnknownScheduler(_) | QueueError::OrdersWhole { .. }, Some(scheduler)) => {
@@ -107,9 +118,11 @@ fn equip(driver: Arc<dyn Driver>, device: &Given, settings: &Settings) -> Result
     })?;
     let bypass = settings.bypass.iter().map(|value| ("bypass", value));
     for (name, value) in bypass.chain(settings.set.iter().map(|(name, value)| (name.as_str(), value))) {
-        q.change_knob(name, &value.text)
-            .and_then(|change| change.wait())
-            .map_err(|error| value.fault(error.to_string()))?;
+        q.change_knob(name, &value.text).and_then(|change| change.wait()).map_err(|error| {
+            let is_of_another = takes_fair && name.starts_with("iosched/");
+            let why = if is_of_another { ", because clients have weights and no scheduler is named" } else { "" };
+            value.fault(format!("{error}{why}"))
+        })?;
     }
     Ok(q)
 }

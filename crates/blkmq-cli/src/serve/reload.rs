@@ -4,6 +4,7 @@
 use std::io;
 use std::path::Path;
 
+use blkmq::DEFAULT_WEIGHT;
 use blkmq_export::{Tls, open_regular};
 use blkmq_workbench::TextError;
 
@@ -15,6 +16,7 @@ use super::placed::Placements;
 use super::plan::Plan;
 use super::sandbox;
 use super::warnings::shares;
+use crate::control::shares::FAIR;
 
 /// What is needed to read files again.
 pub(super) struct Reload {
@@ -60,6 +62,11 @@ impl Reload {
             for (name, placement) in &self.placements {
                 let warnings = shares(&plan.exports, name).of_weights(placement.queue(), placement.sets_weights());
                 lines.extend(warnings.iter().map(|warning| format!("{name}: {warning}")));
+                if plan.takes_fair(name) && placement.queue().scheduler() != FAIR {
+                    lines.push(format!(
+                        "{name}: the file names no scheduler, so when the server starts anew it takes {FAIR}"
+                    ));
+                }
             }
         }
         if lines.is_empty() {
@@ -79,7 +86,11 @@ impl Reload {
     fn place(&self, plan: &Plan) -> Result<(), String> {
         for (queue, placement) in &self.placements {
             let of_queue = |export: &&Export| export.queue() == queue;
-            let weights = plan.exports.iter().filter(of_queue).map(|export| (export.name.text.clone(), export.weight));
+            let weights = plan
+                .exports
+                .iter()
+                .filter(of_queue)
+                .map(|export| (export.name.text.clone(), export.weight.unwrap_or(DEFAULT_WEIGHT)));
             let mut layout = plan.placements.layout();
             layout.weights = weights.collect();
             placement.load(&layout).map_err(|error| error.to_string())?;

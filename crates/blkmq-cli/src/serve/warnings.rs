@@ -1,5 +1,5 @@
-//! What a server warns of: settings that do nothing or not what they seem to, and devices that keep no data. The start,
-//! `--check` and SIGHUP call in.
+//! What a server warns of: settings that do nothing or not what they seem to, a scheduler that it chooses by itself,
+//! and devices that keep no data. The start, `--check` and SIGHUP call in.
 
 use blkmq::RequestQueue;
 
@@ -7,7 +7,7 @@ use super::config::{Disk, Export};
 use super::placed::Placements;
 use super::plan::Plan;
 use crate::control::name::shown;
-use crate::control::shares::{Share, Shares};
+use crate::control::shares::{FAIR, Share, Shares};
 
 /// Everything that a server with this plan warns of at its start, a line each.
 pub(super) fn warnings(plan: &Plan, queues: &[RequestQueue], placements: &Placements) -> Vec<String> {
@@ -17,6 +17,9 @@ pub(super) fn warnings(plan: &Plan, queues: &[RequestQueue], placements: &Placem
         let name = export.queue();
         if !q.driver().keeps_data() {
             lines.push(loss(name, &device.text));
+        }
+        if plan.takes_fair(name) {
+            lines.push(format!("{name}: clients have weights and no scheduler is named, so the scheduler is {FAIR}"));
         }
         let warnings = shares(&plan.exports, name).warnings(q, placements[name].sets_weights());
         lines.extend(warnings.iter().map(|warning| format!("{name}: {warning}")));

@@ -113,8 +113,14 @@ fn the_proposal_can_be_served_and_is_better_for_a_reader() {
             let found = number(&case["limiter"]["ceiling_bytes_per_second"]);
             assert!((0.9..=1.1).contains(&(found / swept)), "{case}: by the sweep {swept}");
         }
-        let without = cases.iter().filter(|case| case["limiter"].is_null()).count();
-        assert_eq!(without, cases.len() - 2, "the other cases have no limiter: {flood}");
+        let has_limiter = |case: &&Value| !case["limiter"].is_null();
+        let names: Vec<_> = cases.iter().filter(has_limiter).map(|case| case["case"].clone()).collect();
+        let own = format!("fair, depth {depth}");
+        assert_eq!(names, ["fair", &own, "mq-deadline, limiter", "bfq, limiter", "fair, limiter"], "{flood}");
+        // The reader has one read at a time beside 128, so the device is bounded for its share.
+        let fair = cases.iter().find(|case| case["case"] == "fair").expect("it was measured");
+        assert!(p99(fair) < 0.5 * p99(&cases[0]), "{fair} beside {}", cases[0]);
+        assert!(number(&fair["flood_iops"]) > 0.9 * number(&cases[0]["flood_iops"]), "{fair} beside {}", cases[0]);
     }
 
     let page = temporary("calibrated.html", b"");
@@ -130,7 +136,10 @@ fn the_proposal_can_be_served_and_is_better_for_a_reader() {
     for cell in row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()) {
         assert!(html.contains(&format!("<td>{cell}</td>")), "{cell}");
     }
-    assert!(words.ends_with(toml), "{words}");
+    assert!(
+        words.ends_with(toml) && words.contains("name no depth and no scheduler: the server takes fair"),
+        "{words}"
+    );
     assert!(words.contains("a model, on virtual time") && html.contains("Times are virtual"), "{words}");
     assert_eq!(html.matches("<svg ").count(), 2);
 }
@@ -144,8 +153,8 @@ fn a_limiter_is_proposed_where_it_is_better_than_a_depth() {
     let found = calibrated(&[device, "--writes"]);
     let proposal = &found["proposal"];
     assert_eq!((&proposal["wbt_lat_usec"], &proposal["hw_queue_depth"]), (&(-1).into(), &Value::Null), "{proposal}");
-    let toml = proposal["toml"].as_str().expect("a proposal");
-    assert!(toml.contains(&format!("device = \"{device}\"\nscheduler = \"mq-deadline\"\n")), "{toml}");
+    let [toml, scheduler] = ["toml", "scheduler"].map(|name| proposal[name].as_str().expect("a proposal"));
+    assert!(toml.contains(&format!("device = \"{device}\"\nscheduler = \"{scheduler}\"\n")), "{toml}");
     assert!(toml.ends_with("set = { wbt_lat_usec = -1 }\n"), "{toml}");
     let path = temporary("calibrated-limiter.toml", toml.as_bytes());
     assert!(checked(&path).starts_with("good: disk at "));
@@ -154,8 +163,8 @@ fn a_limiter_is_proposed_where_it_is_better_than_a_depth() {
         let cases = flood["cases"].as_array().expect("cases");
         let case =
             |name: &str| cases.iter().find(|case| case["case"].as_str().is_some_and(|case| case.starts_with(name)));
-        let [now, limiter, none] =
-            ["as it is", "mq-deadline, limiter", "none, depth"].map(|name| case(name).expect("it was measured"));
+        let [now, limiter, none] = ["as it is", &format!("{scheduler}, limiter"), "none, depth"]
+            .map(|name| case(name).expect("it was measured"));
         assert!(number(&limiter["flood_iops"]) >= 0.95 * number(&now["flood_iops"]), "{limiter} beside {now}");
         with *= number(&limiter["p99_ns"]);
         depth *= number(&none["p99_ns"]);
@@ -170,8 +179,10 @@ fn a_depth_is_that_of_each_hardware_queue() {
     let small = load(&found, "read", true);
     let knee = number(&small["knee"]["depth"]);
     assert!((36.0..=42.0).contains(&knee), "40,000 a second of 1 ms each are 40 at once: {small}");
-    assert_eq!(number(&found["proposal"]["hw_queue_depth"]), (knee / 4.0).ceil());
-    assert_eq!(found["floods"][0]["cases"][0]["scheduler"], "none", "as a server takes it");
+    let cases = found["floods"][0]["cases"].as_array().expect("cases");
+    assert_eq!(cases[0]["scheduler"], "none", "as a server takes it");
+    let each = format!("none, depth {}", (knee / 4.0).ceil());
+    assert!(cases.iter().any(|case| case["case"] == each), "{each}: {found}");
 }
 
 /// A file with data on the machine's time. Red if reading changes it, if anything is missing, or if the figures do not

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::run::has_all;
-use crate::served::{Config, Served, ended, flood, until};
+use crate::served::{Config, Served, ended, flood, scheduler, until};
 use rustix::process::{Signal, getuid};
 use serde_json::{Value, json};
 
@@ -282,6 +282,7 @@ fn it_is_said_that_weights_do_nothing() {
 #[test]
 fn check_warns_of_what_the_start_warns_of() {
     let pairs = [
+        (UNNAMED, "default: clients have weights and no scheduler is named, so the scheduler is fair"),
         (TREE, "default: the weights of clients and groups do nothing: mq-deadline does not share"),
         (UNDER_BFQ, "default: weights do not hold at the start of a load and after each pause: "),
         ("device = \"null,size=1M\"\n", "default: null,size=1M THROWS AWAY WHAT IS WRITTEN"),
@@ -303,6 +304,54 @@ fn check_warns_of_what_the_start_warns_of() {
     let output = config.serve().output(&["serve", "--check", &config.path()]);
     let warned = String::from_utf8(output.stderr).unwrap();
     assert!(!warned.contains("weights") && warned.lines().count() == 1, "{warned}");
+}
+
+/// Weights, and no scheduler.
+const UNNAMED: &str = "device = \"ram,size=1M\"\n[groups.gold]\nweight = 300\n";
+
+/// Red if weights without a scheduler do nothing; if a file that gets weights later is taken without a word, or is said
+/// to have them; or if the scheduler that the operator names does not count.
+#[test]
+fn weights_without_a_scheduler_get_fair() {
+    let config = Config::new("device = \"ram,size=1M\"\n");
+    let mut server = config.serve();
+    assert_eq!(server.say(&["get", "scheduler"]), scheduler("mq-deadline") + "\n", "without weights");
+    config.write(UNNAMED);
+    assert!(server.told_of_hangup().contains(" is read again: "));
+    for words in [
+        "the weights of clients and groups do nothing: mq-deadline does not share by weight; set the knob scheduler to \
+         fair\n",
+        "the file names no scheduler, so when the server starts anew it takes fair\n",
+    ] {
+        let mut line = String::new();
+        server.error.read_line(&mut line).unwrap();
+        assert_eq!(line, format!("blkmq: SIGHUP: default: {words}"));
+    }
+    assert_eq!(change(&server, &["set", "scheduler", "fair"]), scheduler("fair") + "\n");
+    assert!(server.told_of_hangup().contains(" is read again: "));
+    drop(server);
+
+    let mut server = config.serve();
+    assert_eq!(server.say(&["get", "scheduler"]), scheduler("fair") + "\n");
+    assert!(server.json(&["list"])[0]["queues"][0]["idle_weights"].is_null());
+    let output = server.output(&["set", "scheduler", "kyber"]);
+    let warning = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        warning,
+        "blkmq: the weights of clients and groups do nothing: kyber does not share by weight; set the knob scheduler to \
+         fair\n"
+    );
+    server.signal(Signal::TERM);
+    server.end();
+
+    let named = format!("scheduler = \"none\"\n{UNNAMED}");
+    let server = Config::new(&named).serve();
+    assert_eq!(server.say(&["get", "scheduler"]), scheduler("none") + "\n");
+    let wrong = Config::new(&format!("set = {{ \"iosched/fifo_batch\" = 4 }}\n{UNNAMED}"));
+    let error = wrong.checked(2);
+    let end = "'iosched/fifo_batch' belongs to mq-deadline, and the scheduler is fair, because clients have weights and no \
+               scheduler is named\n";
+    assert!(error.contains("disks.toml: line 1: unknown knob") && error.ends_with(end), "{error}");
 }
 
 /// A queue under bfq whose device does one request at a time, with an export `gold` beside the default one.
@@ -354,6 +403,35 @@ fn under_bfq_clients_receive_what_is_due() {
         until_they_get(server, [0.5, 0.5]);
         change(server, &["set", "scheduler", "bfq"]);
         until_they_get(server, [0.8, 0.2]);
+    });
+}
+
+/// Red (hangs) if fair, which nobody named, is not told of weights, groups and moves; if it counts a group for more
+/// than a client of the same weight beside it; or if the parts that are due are not those that it gives.
+#[test]
+fn under_fair_clients_receive_what_is_due() {
+    let mut server = Config::new(&UNDER_BFQ.replace("scheduler = \"bfq\"\n", "")).serve();
+    assert!(server.greeting.contains("so the scheduler is fair\n"), "{}", server.greeting);
+    flooded(&mut server, &["", "gold"], |server| {
+        let until_due_and_got = |parts: [f64; 2]| {
+            until_they_get(server, parts);
+            until(|| {
+                let clients = server.json(&["clients"])["clients"].clone();
+                let due = clients.as_array().expect("it is a list").iter().map(|client| part(client, "second", "due"));
+                due.zip(parts).all(|(due, part)| (due - part).abs() < 0.02)
+            });
+        };
+        until_due_and_got([0.2, 0.8]);
+        let client = format!("client={}", me("default"));
+        change(server, &["set", "group", &client, "high"]);
+        until_due_and_got([0.5, 0.5]);
+        change(server, &["set", "group", &client, "low"]);
+        until_due_and_got([0.2, 0.8]);
+        change(server, &["set", "weight", "group=low", "800"]);
+        until_due_and_got([0.67, 0.33]);
+        let table = server.say(&["clients"]);
+        assert!(table.contains("waits") && !table.contains("weights do nothing"), "{table}");
+        assert!(server.say(&["stat"]).contains("; for shares alone\n"), "{}", server.say(&["stat"]));
     });
 }
 

@@ -47,7 +47,7 @@ fn settings(export: &Export) -> &Settings {
 fn nothing_said_serves_a_ram_disk() {
     let plan = merged(&[], "").unwrap();
     let [export] = &plan.exports[..] else { panic!("{plan:?}") };
-    assert_eq!((export.name.text.as_str(), spec(export), export.weight), ("", "ram,size=1G", 100));
+    assert_eq!((export.name.text.as_str(), spec(export), export.weight), ("", "ram,size=1G", None));
     assert_eq!(plan.tls, None);
     assert_eq!((&plan.nbd[..], &plan.control, &plan.run, plan.max_connections), (&[][..], &None, &None, None));
 }
@@ -107,7 +107,7 @@ fn a_file_says_what_the_command_line_could() {
     assert_eq!(set(default), ["iosched/fifo_batch=1", "nr_requests=64"]);
     assert_eq!(set(b), ["iosched/fifo_batch=1", "nr_requests=64", "nomerges=2"], "its own last");
     assert_eq!((said(&settings(b).scheduler), said(&settings(b).locking)), ("mq-deadline".into(), "single".into()));
-    assert_eq!((b.read_only, b.weight, b.description.as_str()), (true, 1000, "a slow one"));
+    assert_eq!((b.read_only, b.weight, b.description.as_str()), (true, Some(1000), "a slow one"));
     assert_eq!(b.priority, IoPriority { class: Class::RealTime, level: 3 });
     assert_eq!(settings(b).locking.as_ref().unwrap().place, "disks.toml: line 19");
 }
@@ -279,6 +279,25 @@ fn a_file_places_clients_in_groups() {
     assert_eq!(*db, Rule { group: own("gold"), ..expected });
     assert_eq!(*user, Rule { user: Some(7), export: own(""), group: own("gold/batch"), ..Rule::default() });
     assert_eq!(*all, Rule { weight: Some(1), ..Rule::default() });
+}
+
+/// Red if weights do nothing because no scheduler is named, or if a scheduler that is named gives way to `fair`.
+#[test]
+fn weights_without_a_scheduler_take_fair() {
+    let device = "[[export]]\nname = \"a\"\ndevice = \"ram\"\n";
+    let shared = "[[export]]\nname = \"b\"\nqueue = \"a\"\nweight = 100\n";
+    let takes_fair = |arguments: &[&str], text: &str| merged(arguments, text).unwrap().takes_fair("a");
+    for weights in [shared, "[groups.gold]\n", "[[clients]]\nweight = 7\n"] {
+        let text = [device, weights].concat();
+        assert!(takes_fair(&[], &text), "{text}");
+        assert!(!takes_fair(&["--scheduler", "none"], &text), "{text}");
+        assert!(!takes_fair(&[], &format!("scheduler = \"bfq\"\n{text}")), "{text}");
+        assert!(!takes_fair(&[], &text.replace("device = ", "scheduler = \"kyber\"\ndevice = ")), "{text}");
+    }
+    assert!(!takes_fair(&[], device));
+    assert!(!takes_fair(&[], &format!("{device}[[clients]]\nname = \"me\"\n")), "a name is no weight");
+    let other = "[[export]]\nname = \"b\"\ndevice = \"ram\"\nweight = 7\n";
+    assert!(!takes_fair(&[], &[device, other].concat()), "the weight is in another queue");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The table of options in docs/serve.md, which is made from the parsers.
+//! The table of options in docs/serve.md, which is made from the parsers, and the example in docs/shares.md.
 
 use clap::CommandFactory;
 
@@ -63,5 +63,24 @@ fn the_page_has_each_option_with_its_key_and_default() {
     assert!(read() == made, "docs/serve.md is not what the parsers say: run this test with UPDATE_PAGES=1");
     for key in keys().iter().filter(|key| !used.contains(key)) {
         assert!(after.contains(&format!("{key}]")) || after.contains(&format!("{key}.")), "no section explains {key}");
+    }
+}
+
+/// Red if the example of shares, with the file or with the model in its place, is refused, or does not get `fair`.
+#[test]
+fn the_example_of_shares_takes_fair() {
+    let page = include_str!("../../../../../../docs/shares.md");
+    let mut blocks =
+        page.split("```toml\n").skip(1).filter_map(|block| block.split_once("```")).map(|(block, _)| block);
+    let (example, model) = (blocks.next().expect("the example"), blocks.next().expect("the model"));
+    let (_, rest) = example.split_once('\n').expect("the first line is the device");
+    for (text, device) in [(example.to_owned(), "file,path=disk.img"), (format!("{model}{rest}"), "cloud,iops=8000")] {
+        let plan = merged(&[], &text).unwrap();
+        let [default, alice, bob] = &plan.exports[..] else { panic!("{plan:?}") };
+        assert!(
+            spec(default).starts_with(device) && alice.queue() == "default" && bob.queue() == "default",
+            "{plan:?}"
+        );
+        assert!(plan.takes_fair("default"));
     }
 }
