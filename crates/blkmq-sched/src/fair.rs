@@ -7,15 +7,15 @@
 //! idle for a client, except that others wait for one that gets less than it is due ([`lead`]).
 //!
 //! With D in flight the service of two clients that both wait, each divided by its weight, differs by at most
-//! (D + 1)(c/w + c'/w'), where c is what the dearest request of a client costs. So how soon it is fair depends on what
-//! the device has: a [limiter](crate::limiter) bounds that while a client gets less than it is due. The scheduler tells
-//! that from sums of what each client got ([usage]).
+//! (D + 1)(c/w + c'/w'), where c is the cost of a client's dearest request. So the fewer requests are in flight, the
+//! sooner service is fair: a [limiter](crate::limiter) bounds them while a client gets less than it is due. The
+//! scheduler learns that from sums of the service that each client got ([usage]).
 //!
 //! Groups have weights too. A client's share is its part of its group among the clients of the group that are active,
-//! times the group's part, and so on up to the root ([`group`]). Who uses less lends the rest within its group
-//! ([`donation`]).
+//! times the group's part, and so on up to the root ([`group`]). A client that uses less lends the rest within
+//! its group ([`donation`]).
 //!
-//! Requests of unlike clients are charged by what the device does for each client alone ([`price`]).
+//! Requests of unlike clients are charged by the rate that each client has alone ([`price`]).
 //!
 //! Within a client reads and other requests take turns by cost, each in order of arrival. On a rotating disk a short
 //! run by sector is served at once. Classes are apart: real-time requests go before best-effort ones and these before
@@ -148,7 +148,7 @@ impl Fair {
         let virtual_time = *plane.virtual_time;
         let first = plane.waiting.first(&self.flows).map(|first| self.flows.get(first).start);
         let after_one = virtual_time.saturating_add(self.charge_of(flow, info));
-        // Who is waited for had requests under way all the time, and is no newcomer.
+        // A client that others wait for had requests outstanding all the time, and is no newcomer.
         let is_newcomer = !self.lead.is_paced(self.flows.get(flow).paced_in) && unless_mutated("fair.newcomer");
         let waiting = self.flows.get_mut(flow);
         waiting.start = if is_newcomer { waiting.finish.max(virtual_time) } else { waiting.finish };
@@ -166,7 +166,7 @@ impl Fair {
         }
     }
 
-    /// What a request adds to the finish tag of its flow, which is active.
+    /// The charge for a request: by how much it raises the finish tag of its flow, which is active.
     fn charge_of(&self, flow: Index, info: &Info) -> u64 {
         let client = self.clients.get(self.flows.get(flow).client);
         let over_share = self.price_over_share(client, info.priority.class);

@@ -8,7 +8,7 @@ use super::mix::Mix;
 use super::{Fair, unless_mutated};
 use crate::data::{Named, Tracked};
 use crate::slab::{Index, Slab};
-use crate::{Class, ClientId, ClientSettings, DEFAULT_WEIGHT};
+use crate::{Class, ClientId, ClientSettings};
 
 /// How many clients that have left are remembered. If more owe something, who owes the least is forgotten.
 const DEBTORS: usize = 64;
@@ -134,23 +134,8 @@ fn new_flows(flows: &mut Slab<Flow>, place: u16) -> [Index; 3] {
 
 impl Clients {
     pub(super) fn new(flows: &mut Slab<Flow>) -> Self {
-        let stranger = Client {
-            id: ClientId::default(),
-            name: 0,
-            class: Class::BestEffort,
-            weight: DEFAULT_WEIGHT,
-            in_use: u64::from(DEFAULT_WEIGHT) * SCALE,
-            group: 0,
-            flows: new_flows(flows, STRANGER),
-            usage: Default::default(),
-            is_hungry: false,
-            mix: None,
-            price: 1.0,
-            has_price: false,
-            priced: None,
-            is_outstanding: false,
-            is_lacking: false,
-        };
+        let flows = new_flows(flows, STRANGER);
+        let stranger = Client::new(ClientId::default(), &ClientSettings::default(), 0, flows);
         Self {
             places: Named::new("fair.clients", Vec::new()),
             stranger: Tracked::new(stranger),
@@ -246,6 +231,28 @@ impl Clients {
 }
 
 impl Client {
+    /// A client that has got nothing, with the predicted price.
+    fn new(id: ClientId, settings: &ClientSettings, group: usize, flows: [Index; 3]) -> Self {
+        let ClientSettings { name, weight, priority, .. } = *settings;
+        Self {
+            id,
+            name,
+            class: priority.class,
+            weight,
+            in_use: u64::from(weight) * SCALE,
+            group,
+            flows,
+            usage: ClientUsage::default(),
+            is_hungry: false,
+            mix: None,
+            price: 1.0,
+            has_price: false,
+            priced: None,
+            is_outstanding: false,
+            is_lacking: false,
+        }
+    }
+
     pub(super) const fn id(&self) -> ClientId {
         self.id
     }
@@ -299,26 +306,10 @@ impl Fair {
             joined.finish = debt.map_or(0, |debt| debt[class.index()]);
             joined.is_new = debt.is_none();
         }
-        let ClientSettings { name, weight, priority, .. } = *settings;
-        let known = self.clients.prices.iter().find(|known| known.name == name);
+        let known = self.clients.prices.iter().find(|known| known.name == settings.name);
         let (price, priced) = known.map_or((1.0, None), |known| (known.price, known.priced));
-        *self.clients.places[place] = Some(Client {
-            id,
-            name,
-            class: priority.class,
-            weight,
-            in_use: u64::from(weight) * SCALE,
-            group,
-            flows,
-            usage: ClientUsage::default(),
-            is_hungry: false,
-            mix: None,
-            price,
-            has_price: priced.is_some(),
-            priced,
-            is_outstanding: false,
-            is_lacking: false,
-        });
+        let client = Client::new(id, settings, group, flows);
+        *self.clients.places[place] = Some(Client { price, has_price: priced.is_some(), priced, ..client });
     }
 
     /// Another weight in use, or another group. A flow that is active counts so from now on; what waits is charged at

@@ -9,6 +9,8 @@
 use super::Fair;
 use super::client::{Client, SEVERAL};
 use super::flow::Flow;
+#[cfg(virtual_cpus)]
+use super::group::Group;
 use super::group::{Demand, Groups, SCALE, Sum};
 use crate::slab::{Index, Slab};
 #[cfg(virtual_cpus)]
@@ -86,7 +88,7 @@ impl Fair {
     /// Whether a client or group lends a part of its share, or this client's requests cost more or less than predicted.
     #[must_use]
     pub fn is_special(&self, client: ClientId) -> bool {
-        let lends = |place| self.groups.is_there(place) && self.groups.get(place).lends();
+        let lends = |place| self.groups.joined(place).is_some_and(Group::lends);
         self.clients.iter().any(|client| client.in_use != client.weight())
             || self.groups.below_root().any(lends)
             || self.clients.of(client).price.to_bits() != 1_f64.to_bits()
@@ -127,10 +129,7 @@ impl Groups {
 
     fn note_groups(&mut self) {
         for place in self.below_root() {
-            if !self.is_there(place) {
-                continue;
-            }
-            let group = self.get(place);
+            let Some(group) = self.joined(place) else { continue };
             if let Some(parent) = group.parent().filter(|_| group.counts(Sum::Window)) {
                 let (Demand { is_hungry, kept, .. }, weight) = (group.demand, group.weight());
                 self.note_member(parent, is_hungry, weight, kept);
@@ -153,11 +152,9 @@ impl Groups {
 
     fn lend(&mut self) {
         for place in self.below_root() {
-            if !self.is_there(place) {
+            let Some((group, parent)) = self.joined(place).and_then(|group| Some((group, group.parent()?))) else {
                 continue;
-            }
-            let group = self.get(place);
-            let Some(parent) = group.parent() else { continue };
+            };
             let lends = group.counts(Sum::Window) && !group.demand.is_hungry;
             let in_use = if lends { self.lent(parent, group.weight(), group.demand.kept) } else { group.weight() };
             self.move_to(place, parent, in_use);
@@ -166,14 +163,7 @@ impl Groups {
 
     /// Whether this group or one above it lends a part of its share.
     fn lends(&self, place: usize) -> bool {
-        let mut at = place;
-        while let Some(parent) = self.get(at).parent() {
-            if self.get(at).lends() {
-                return true;
-            }
-            at = parent;
-        }
-        false
+        self.path(place).any(|at| self.get(at).lends())
     }
 
     /// This group and those above it lend nothing any more.

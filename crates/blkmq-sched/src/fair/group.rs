@@ -115,9 +115,14 @@ impl Groups {
         self.0.iter_mut().filter_map(|group| group.as_mut())
     }
 
-    /// Whether there is a group in this place: one that went leaves its place empty.
-    pub(super) fn is_there(&self, place: usize) -> bool {
-        self.0[place].is_some()
+    /// The group in this place: one that went leaves its place empty.
+    pub(super) fn joined(&self, place: usize) -> Option<&Group> {
+        self.0[place].as_ref()
+    }
+
+    /// This place and those of the groups above it, up to the root.
+    pub(super) fn path(&self, place: usize) -> impl Iterator<Item = usize> {
+        core::iter::successors(Some(place), |at| self.get(*at).parent())
     }
 
     /// The places of all groups but the root, and of those that went.

@@ -178,7 +178,7 @@ impl Fair {
         probe.ns += now.since(since);
         let subject = self.clients.get(probe.place).id();
         for of_thread in usage {
-            let got = self.costs.of_usage(of_thread);
+            let got: f64 = self.costs.of_usage(of_thread).iter().sum();
             if of_thread.client == subject {
                 probe.got += got;
                 probe.operations += of_thread.operations.iter().sum::<u64>();

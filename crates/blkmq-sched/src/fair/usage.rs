@@ -33,17 +33,16 @@ impl Fair {
             return Fairness::Unknown;
         };
         for of_thread in usage {
-            let cost = self.costs.of_usage(of_thread);
-            let reads = self.costs.of_sums(0, of_thread.operations[0], of_thread.sectors[0]);
-            let operations = of_thread.operations[0] + of_thread.operations[1];
+            let [reads, others] = self.costs.of_usage(of_thread);
+            let cost = reads + others;
+            let operations = of_thread.operations.iter().sum();
             let client = self.clients.of_mut(of_thread.client);
-            let price = client.price;
-            let client = &mut client.usage;
-            client.got += price * cost;
-            client.note(operations, cost, reads);
+            let usage = &mut client.usage;
+            usage.got += client.price * cost;
+            usage.note(operations, cost, reads);
+            usage.is_outstanding |= of_thread.outstanding > 0;
+            usage.most_outstanding = usage.most_outstanding.max(of_thread.outstanding);
             self.window.operations += operations;
-            client.is_outstanding |= of_thread.outstanding > 0;
-            client.most_outstanding = client.most_outstanding.max(of_thread.outstanding);
         }
         self.window.reports += 1;
         for client in self.clients.all_mut() {
@@ -56,14 +55,12 @@ impl Fair {
         }
         for client in self.clients.all_mut() {
             client.usage.is_busy = 2 * client.usage.reports >= self.window.reports;
-        }
-        for client in self.clients.all_mut() {
             client.mix = client.usage.mix();
             client.is_hungry = client.is_paced();
         }
-        let fairness = self.judge(ns, now);
-        let is_ordered = 2 * self.window.ordered >= self.window.operations;
-        self.price(fairness, is_ordered, ns / self.window.operations.max(1), now);
+        let verdict = self.judge(ns);
+        let fairness = self.fairness(&verdict, now);
+        self.price(fairness, verdict.is_ordered, verdict.each, now);
         self.pace(now);
         self.begin_window(now);
         fairness
@@ -74,27 +71,31 @@ impl Fair {
         self.clients.all_mut().for_each(|client| client.usage = ClientUsage::default());
     }
 
-    /// Whether each busy client got what it was due in a window of so many nanoseconds.
-    fn judge(&mut self, ns: u64, now: Time) -> Fairness {
+    /// What each busy client was due in a window of so many nanoseconds, and what came of it.
+    fn judge(&mut self, ns: u64) -> Verdict {
         let total: f64 = self.clients.iter().map(|client| client.usage.got).sum();
         self.count(Sum::Window, |_| true);
         self.lend(total);
         self.discount(Sum::Window, |_| true);
         self.find_due(total);
-        let is_unfair = self.clients.iter().any(|client| client.usage.lacks());
         if !self.lead.is_on() {
             // Those for whom others are held back on trial are known by then.
             self.clients.iter_mut().for_each(|client| client.is_lacking = client.is_paced() && client.usage.lacks());
         }
         let lacking = || self.clients.iter().filter(|client| client.is_lacking);
-        let verdict = Verdict {
+        Verdict {
             rate: total / ns as f64,
             lacking_rate: lacking().map(|client| client.usage.got).sum::<f64>() / ns as f64,
             is_lacking: lacking().count() > 0,
             is_ordered: 2 * self.window.ordered >= self.window.operations,
             each: ns / self.window.operations.max(1),
-        };
-        self.lead.judge(&verdict, now);
+        }
+    }
+
+    /// Whether each busy client got what it was due, or others are held back.
+    fn fairness(&mut self, verdict: &Verdict, now: Time) -> Fairness {
+        let is_unfair = self.clients.iter().any(|client| client.usage.lacks());
+        self.lead.judge(verdict, now);
         if self.lead.is_on() {
             Fairness::Enforced
         } else if is_unfair && !self.lead.is_resting(now) {

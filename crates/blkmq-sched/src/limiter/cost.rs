@@ -54,10 +54,10 @@ impl Costs {
         self.parts[of] * requests as f64 + self.parts[2 + of] * sectors as f64
     }
 
-    /// The cost of what a thread has had done, in nanoseconds.
+    /// The cost of the reads that a thread has had done, and of its other operations, in nanoseconds.
     #[must_use]
-    pub fn of_usage(&self, usage: &Usage) -> f64 {
-        [READ, OTHER].map(|of| self.of_sums(of, usage.operations[of], usage.sectors[of])).iter().sum()
+    pub fn of_usage(&self, usage: &Usage) -> [f64; 2] {
+        [READ, OTHER].map(|of| self.of_sums(of, usage.operations[of], usage.sectors[of]))
     }
 
     /// What each part adds to the cost of what completed.

@@ -2,10 +2,10 @@
 //!
 //! What waits in the device no scheduler divides. So when a scheduler says that a client lacks
 //! ([`Fairness::Violated`]) and the device has several requests, what it does in that time is taken for all that it can
-//! do. Then the bound is what the device does in half the time of the fastest read, and a few requests at least. It is
+//! do. Then the bound is what the device does in half the time of the fastest read, and one request at least. It is
 //! doubled as long as that brings more, as in TCP's slow start. The smallest bound stays with which the device does
-//! nearly as much as with any. If none does as much as the device did
-//! without a bound, the device is not what limits the clients, and nothing is held back for a while.
+//! nearly as much as with any. If none does as much as the device did without a bound, the device is not what limits
+//! the clients, and nothing is held back for a while.
 
 use core::mem::take;
 
@@ -16,9 +16,6 @@ use crate::{Fairness, Time};
 
 /// In so many windows in a row a client must lack.
 const WINDOWS: u32 = 3;
-
-/// How many requests the first bound lets the device have at least, apart from the last one.
-const FIRST: f64 = 1.0;
 
 /// How often the bound is doubled at most.
 const MOST: usize = 20;
@@ -98,15 +95,15 @@ impl Limiter {
         }
     }
 
-    /// Begins with a bound of a few requests.
+    /// Begins with a narrow bound.
     pub(super) fn begin_growing(&mut self, now: Time) {
         let Some(watch) = &mut self.shares else { return };
         let open = take(&mut watch.span);
         (watch.violated, watch.reads_gave_up) = (0, false);
         self.costs.learn(&open);
-        let few = (FIRST * self.costs.mean(&open)) as u64;
+        let one = self.costs.mean(&open) as u64;
         // While the device does all it can, it does a nanosecond of cost in each nanosecond.
-        watch.first = few.max(self.least.get().unwrap_or(0) / 2).max(1);
+        watch.first = one.max(self.least.get().unwrap_or(0) / 2).max(1);
         (self.began, self.used) = (now, now);
         self.grow(0, open.mean_in_device(), now);
     }

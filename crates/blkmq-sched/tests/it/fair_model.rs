@@ -3,7 +3,7 @@
 //! The long run prints its seed, takes another from `BLKMQ_SEED`, and takes its length from `BLKMQ_OPERATIONS`.
 
 use crate::bench::{MS, TIGHT as LIMITS, shown};
-use crate::random::from_env;
+use crate::long_run::long_run;
 use crate::world::{FULL, Moment, World};
 use blkmq_sched::limiter::Costs;
 use blkmq_sched::{
@@ -11,8 +11,6 @@ use blkmq_sched::{
     Join, Merge, MergeHow, MergeLevel, Op, Passing, RqId, Scheduler, Setting, Time,
 };
 use proptest::prelude::*;
-use proptest::strategy::ValueTree;
-use proptest::test_runner::{RngSeed, TestRunner};
 
 const ACTIVE: u64 = 20 * MS;
 const AGED: u64 = 10_000 * MS;
@@ -640,17 +638,12 @@ proptest! {
 /// time is left out: each was tried, as each site of `unless_mutated`.
 #[test]
 fn a_long_run_is_the_model_s() {
-    let (seed, operations) = (from_env("BLKMQ_SEED", 55), from_env("BLKMQ_OPERATIONS", 100_000));
-    println!("BLKMQ_SEED={seed} BLKMQ_OPERATIONS={operations}");
-    let config = ProptestConfig { rng_seed: RngSeed::Fixed(seed), ..ProptestConfig::default() };
-    let (mut runner, steps, mut run) = (TestRunner::new(config), step(), Run::new());
-    for _ in 0..operations {
-        run.step(&steps.new_tree(&mut runner).expect("no step is rejected").current());
-    }
+    let mut run = Run::new();
+    let operations = long_run(55, &step(), |step| run.step(step));
     println!("{:?}", run.counts);
     let Counts { dispatched, merged, joined, aged, continued, reweighted, moved_groups, debts, fast, fast_clients } =
         run.counts;
-    let few = operations as usize / 5000;
+    let few = operations / 5000;
     let reached =
         [dispatched / 100, merged / 10, joined, aged, continued, reweighted, moved_groups, debts, fast, fast_clients];
     assert!(reached.iter().all(|count| *count > few), "the run reaches what it is to reach: {reached:?}");

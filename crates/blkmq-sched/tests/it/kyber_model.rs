@@ -5,14 +5,12 @@
 use std::collections::BTreeMap;
 
 use crate::bench::TIGHT as LIMITS;
-use crate::random::from_env;
+use crate::long_run::long_run;
 use blkmq_sched::{
     Class, ClientId, DispatchContext, Info, InsertAt, IoPriority, Kyber, MergeHow, MergeLevel, Op, Passing, RqId,
     SchedDomain, Scheduler, Setting, Time,
 };
 use proptest::prelude::*;
-use proptest::strategy::ValueTree;
-use proptest::test_runner::{RngSeed, TestRunner};
 
 /// One step of a run. Numbers are taken modulo the range that makes sense.
 #[derive(Debug, Clone)]
@@ -229,15 +227,10 @@ proptest! {
 /// nothing, or if a newcomer is tried with another number of requests: each was tried.
 #[test]
 fn a_long_run_is_the_model_s() {
-    let (seed, operations) = (from_env("BLKMQ_SEED", 27), from_env("BLKMQ_OPERATIONS", 100_000));
-    println!("BLKMQ_SEED={seed} BLKMQ_OPERATIONS={operations}");
-    let config = ProptestConfig { rng_seed: RngSeed::Fixed(seed), ..ProptestConfig::default() };
-    let (mut runner, steps, mut run) = (TestRunner::new(config), step(), Run::new());
-    for _ in 0..operations {
-        run.step(&steps.new_tree(&mut runner).expect("no step is rejected").current());
-    }
+    let mut run = Run::new();
+    let operations = long_run(27, &step(), |step| run.step(step));
     let Run { dispatched, merged, lacked, .. } = run;
     println!("{dispatched} dispatched, {merged} merged, {lacked} times no token for what waited");
-    let few = operations as usize / 100;
+    let few = operations / 100;
     assert!(dispatched > few && merged > few / 2 && lacked > few, "the run reaches what it is to reach");
 }

@@ -18,6 +18,7 @@ mod kyber_rules;
 mod limiter_rules;
 mod limiter_shares;
 mod limiter_waits;
+mod long_run;
 mod merging;
 mod model;
 mod mq_deadline_model;
