@@ -4,6 +4,7 @@ use blkmq_sched::limiter::{Limiter, Progress, Target};
 use blkmq_sched::{Fairness, Time};
 
 use crate::queue::Queue;
+use crate::queue::tenants::usage::UsageLog;
 #[cfg(virtual_cpus)]
 use crate::queue::watch::{LimiterStep, observe_limiter};
 use crate::request::Request;
@@ -21,6 +22,8 @@ pub(in crate::queue) struct LimiterState {
     base: u64,
     /// Whether a request was held back since the last fold.
     has_held_back: bool,
+    /// What clients got, if the scheduler shares by that.
+    pub(in crate::queue) usage: Option<UsageLog>,
 }
 
 /// The cost of completed requests, summed over all threads.
@@ -32,7 +35,8 @@ impl LimiterState {
     /// Called while nothing is in flight.
     pub(in crate::queue) fn new(q: &Queue, target: Target, for_shares: bool) -> Self {
         let limiter = if for_shares { Limiter::for_shares(target) } else { Limiter::new(target) };
-        Self { limiter, sent: 0, over: 0, base: cost_over(q), has_held_back: false }
+        let usage = for_shares.then(|| UsageLog::new(q));
+        Self { limiter, sent: 0, over: 0, base: cost_over(q), has_held_back: false, usage }
     }
 
     pub(in crate::queue) fn look_up_over(&mut self, q: &Queue) {

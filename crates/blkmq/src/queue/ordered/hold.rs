@@ -9,7 +9,6 @@ use super::backlog::Backlog;
 use crate::queue::Queue;
 use crate::queue::limits::limiter::LimiterState;
 use crate::queue::limits::pools::Lender;
-use crate::queue::tenants::usage::UsageLog;
 use crate::queue::threads::ring;
 use crate::request::{Location, Request};
 use blkmq_sync::atomic::Ordering;
@@ -85,8 +84,6 @@ pub(crate) struct Hold {
     pub(super) wants_reports: bool,
     /// The limiter, with the work in flight.
     pub(super) limiter: Option<Box<LimiterState>>,
-    /// What clients got, if the scheduler shares by that.
-    pub(super) usage: Option<UsageLog>,
     /// The scheduler takes depth tokens or wants reports, or there is a limiter.
     is_special: bool,
     /// The word of the pool from which the latest token came, where the next search begins.

@@ -33,7 +33,6 @@ use super::hold::Hold;
 use crate::queue::Queue;
 use crate::queue::limits::limiter::LimiterState;
 use crate::queue::tenants::service::Served;
-use crate::queue::tenants::usage::UsageLog;
 #[cfg(virtual_cpus)]
 use crate::queue::watch::{LimiterStep, observe_limiter};
 use blkmq_sync::atomic::{AtomicU64, Ordering};
@@ -91,7 +90,6 @@ impl Hold {
         let for_shares = wants_usage && !q.clock.is_coarse();
         let is_wanted = (target != Target::Off || for_shares) && self.scheduler().is_some();
         self.limiter = is_wanted.then(|| Box::new(LimiterState::new(q, target, for_shares)));
-        self.usage = for_shares.then(|| UsageLog::new(q));
         #[cfg(virtual_cpus)]
         if is_wanted {
             observe_limiter(LimiterStep::Created);
@@ -119,7 +117,7 @@ impl Hold {
     fn fold_limiter(&mut self, q: &Queue, now: Time) -> u64 {
         let has_choice = !self.is_empty();
         let (Some(limiter), Some(scheduler)) = (&mut self.limiter, &mut self.scheduler) else { return u64::MAX };
-        let fairness = self.usage.as_mut().map_or(Fairness::Unknown, |usage| {
+        let fairness = limiter.usage.as_mut().map_or(Fairness::Unknown, |usage| {
             let fairness = scheduler.observe(Feedback::Usage(usage.collect(q), now));
             usage.clear();
             fairness
@@ -156,7 +154,8 @@ impl Domains {
     pub(in crate::queue) fn end_service(&self, q: &Queue, thread: u16) -> Served {
         // A fold counts what the submitter got before this or behind it, and not twice.
         let mut hold = q.whole_domain().filter(|_| q.settings.has_limiter()).map(|domain| domain.control());
-        if let Some(usage) = hold.as_mut().and_then(|hold| hold.usage.as_mut()).filter(|_| unless_mutated("usage.left"))
+        let limiter = hold.as_mut().and_then(|hold| hold.limiter.as_mut());
+        if let Some(usage) = limiter.and_then(|limiter| limiter.usage.as_mut()).filter(|_| unless_mutated("usage.left"))
         {
             usage.note_leaving(q, thread);
         }
