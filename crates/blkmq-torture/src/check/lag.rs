@@ -24,7 +24,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use blkmq_sched::{Class, ClientId, Event as Happened, GroupId, Info, InsertAt, Reason, RqId, Time};
+use blkmq_sched::{
+    Class, ClientId, Event as Happened, GroupId, Info, InsertAt, IoPriority, Reason, Report, RqId, Time,
+};
 
 use super::super::event::{Control, Event, Phase, Stamp};
 use super::super::text::Request;
@@ -220,13 +222,9 @@ impl Lag {
         }
     }
 
-    fn source(&self, info: &Info) -> Source {
-        let of_client = self.clients.get(&info.client).copied().unwrap_or(GroupId::ROOT);
-        if info.sync || info.op.is_read() {
-            Source::Sync(info.client)
-        } else {
-            Source::Async(of_client, info.priority.class, info.priority.level)
-        }
+    fn source(&self, client: ClientId, is_sync: bool, priority: IoPriority) -> Source {
+        let of_client = self.clients.get(&client).copied().unwrap_or(GroupId::ROOT);
+        if is_sync { Source::Sync(client) } else { Source::Async(of_client, priority.class, priority.level) }
     }
 
     fn group_of(&self, source: Source) -> GroupId {
@@ -253,7 +251,7 @@ impl Lag {
 
     fn joins(&mut self, rq: RqId, info: &Info) {
         self.note_unsteady();
-        let source = self.source(info);
+        let source = self.source(info.client, info.sync || info.op.is_read(), info.priority);
         let sectors = u64::from(info.nr_sectors);
         let group = self.group_of(source);
         let is_certain =
@@ -484,9 +482,17 @@ impl Lag {
         self.begin_anew();
     }
 
-    /// What bypassed is charged when it is reported, and its groups pay for it when they are served next.
-    fn passed(&mut self, client: ClientId) {
-        self.each_above(Source::Sync(client), |group| group.season = Season::New);
+    /// What bypassed is charged when it is reported, and its groups pay for it when its queue is served next. Until
+    /// then the queue's budget is all that bypassed, if that is more.
+    fn passed(&mut self, report: &Report) {
+        let source = self.source(report.client, report.sync || report.op.is_read(), report.priority);
+        let was_settled = self.seasons.remove(&source) == Some(Season::Settled);
+        let waiting =
+            self.requests.iter().filter(|(_, waiting)| was_settled && waiting.source == source).count() as u64;
+        self.each_above(source, |group| {
+            group.season = Season::New;
+            group.nr_unsettled += waiting;
+        });
     }
 }
 
@@ -516,7 +522,7 @@ impl Checker for Lag {
             Event::Expired { reason } => self.expired(reason),
             Event::Reported { reports, .. } => {
                 for report in reports.iter().filter(|report| report.event == Happened::Passed) {
-                    self.passed(report.client);
+                    self.passed(report);
                 }
             }
             _ => {}
