@@ -35,6 +35,7 @@ mod lead;
 mod merge;
 mod mix;
 mod price;
+mod service;
 mod show;
 mod usage;
 
@@ -45,6 +46,7 @@ use flow::{ByIdleness, Flow, Request, Run};
 use group::{Groups, Sum};
 use lead::Lead;
 use price::Prices;
+use service::SEVERAL;
 use usage::Window;
 
 use crate::data::Tracked;
@@ -225,12 +227,21 @@ impl Fair {
         }
     }
 
-    /// The class whose request goes next: the highest, unless a request of a lower one has waited for too long.
-    fn next_class(&self, now: Time) -> Option<Class> {
-        let mut waiting = Class::ALL.into_iter().filter(|class| !self.planes[class.index()].waiting.is_empty());
-        let highest = waiting.next()?;
-        let is_aged = |class: &Class| self.oldest_of_next(*class).is_some_and(|since| since.after(AGED) <= now);
-        Some(waiting.find(is_aged).unwrap_or(highest))
+    /// The class whose request goes next: the highest, unless a request of a lower one has waited for too long. One
+    /// that must not go yet does not keep the highest from going.
+    fn next_class(&mut self, now: Time) -> Option<Class> {
+        let is_waiting = |class: &Class| !self.planes[class.index()].waiting.is_empty();
+        let highest = Class::ALL.into_iter().find(is_waiting)?;
+        let is_aged = |class: &Class| {
+            self.oldest_of_next(*class).is_some_and(|since| since.after(AGED) <= now) && self.first_may_go(*class, now)
+        };
+        Some(Class::ALL.into_iter().skip(highest.index() + 1).find(is_aged).unwrap_or(highest))
+    }
+
+    /// Whether the flow of this class goes that has the least start tag.
+    fn first_may_go(&mut self, class: Class, now: Time) -> bool {
+        let Some(first) = self.planes[class.index()].waiting.first(&self.flows) else { return false };
+        class != Class::BestEffort || self.alone_or(first) == first && !self.must_wait(self.flows.get(first).start, now)
     }
 
     /// Since when the oldest request waits of the flow of this class that is next.
@@ -289,9 +300,10 @@ impl Fair {
         let cost = self.costs.of(info.op, info.nr_sectors);
         let finish = start.saturating_add(self.charge_of(flow, &info));
         let plane = &mut self.planes[class.index()];
-        // Who goes alone is ahead of the others, and a newcomer is not to wait until these have caught up.
-        let is_alone = self.prices.subject() == Some(flow);
-        let first = plane.waiting.first(&self.flows).filter(|_| is_alone);
+        // A client that is served exclusively is ahead of the others, and a newcomer does not wait for these to catch
+        // up.
+        let is_exclusive = self.prices.subject() == Some(flow);
+        let first = plane.waiting.first(&self.flows).filter(|_| is_exclusive);
         let least = first.map_or(start, |first| self.flows.get(first).start);
         plane.waiting.remove(&mut self.flows, flow);
         *plane.virtual_time = (*plane.virtual_time).max(least);
@@ -299,7 +311,7 @@ impl Fair {
         *plane.dispatched = now;
         let charged = self.flows.get_mut(flow);
         charged.note_served(Direction::of(info.op), cost.into());
-        (charged.finish, charged.start) = (finish, finish);
+        (charged.finish, charged.start, charged.dispatched) = (finish, finish, now);
         if charged.nr_waiting > 0 {
             plane.waiting.insert(&mut self.flows, flow);
         } else {
@@ -405,7 +417,7 @@ impl Scheduler for Fair {
         match feedback {
             Feedback::Usage(usage, now) => self.note_usage(usage, now),
             Feedback::BypassEnded => {
-                // While all passed nobody lacked anything.
+                // While all passed nobody was below its due.
                 Class::ALL.into_iter().for_each(|class| self.forgive(class));
                 Fairness::Unknown
             }
@@ -426,7 +438,7 @@ impl Scheduler for Fair {
     }
 
     fn leave_group(&mut self, group: GroupId) {
-        self.groups.remove(group);
+        self.leave_group_now(group);
     }
 
     fn next_wakeup(&self) -> Option<Time> {
@@ -435,6 +447,17 @@ impl Scheduler for Fair {
 
     fn may_pass(&self, _class: Class, _client: ClientId) -> Passing {
         if self.requests.len() == 0 { Passing::All } else { Passing::Nobody }
+    }
+
+    /// COST: a division for each group above the client.
+    fn fills_share(&self, newcomer: &Info, room: u32) -> bool {
+        let flow = self.flows.get(self.flow_of(newcomer));
+        if flow.nr_waiting < SEVERAL {
+            return false;
+        }
+        let client = self.clients.get(flow.client);
+        let over_share = self.groups.over_share(client.group, Sum::Active(flow.class), client.in_use);
+        f64::from(flow.nr_waiting) * over_share >= f64::from(room)
     }
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {

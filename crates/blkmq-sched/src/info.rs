@@ -78,6 +78,12 @@ impl Op {
     pub const fn is_read(self) -> bool {
         matches!(self, Self::Read)
     }
+
+    /// True for reads and writes, whose data goes to the device or comes from it.
+    #[must_use]
+    pub const fn moves_data(self) -> bool {
+        matches!(self, Self::Read | Self::Write)
+    }
 }
 
 /// The I/O priority class, highest first. A request without one counts as best-effort.

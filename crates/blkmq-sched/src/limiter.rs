@@ -281,7 +281,7 @@ impl Limiter {
             Phase::Paced => self.look_paced(&fresh, now),
             Phase::Probing => self.look_probing(now),
             Phase::Narrowing => self.look_narrowing(now),
-            Phase::Bounded => self.look_bounded(&fresh, now),
+            Phase::Bounded => self.look_bounded(&fresh, lacks, now),
             Phase::Widening => self.look_widening(now),
         }
     }

@@ -67,9 +67,9 @@ impl Report {
 pub struct Usage {
     /// The client that the thread serves.
     pub client: ClientId,
-    /// Operations that are over: reads, and all others.
-    pub operations: [u64; 2],
-    /// The sectors of 512 bytes that these asked for.
+    /// Operations that are over: reads, writes, and those that [move no data](crate::Op::moves_data).
+    pub operations: [u64; 3],
+    /// The sectors of 512 bytes that the reads and the writes asked for.
     pub sectors: [u64; 2],
     /// Operations that are outstanding now.
     pub outstanding: u32,

@@ -275,6 +275,13 @@ pub trait Scheduler: Send + fmt::Debug {
         Admission::Admitted
     }
 
+    /// Whether the client of this request has at least its share of `room` waiting here. Asked of a policy that wants
+    /// [usage](FeedbackKind::Usage) while only the room is left that is reserved for clients with less: a request of a
+    /// client with more waits outside, and the policy is asked again after each completion. By default no client has.
+    fn fills_share(&self, _newcomer: &Info, _room: u32) -> bool {
+        false
+    }
+
     /// The knobs, in the kernel's order; by default none.
     fn knobs(&self) -> &'static [Knob] {
         &[]

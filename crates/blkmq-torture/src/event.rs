@@ -210,9 +210,9 @@ pub(crate) enum Event<'a> {
     /// The scheduler chose a request.
     Chosen { rq: RqId, now: Time },
     /// The tag of the client and class of a request that came into fair, or was just chosen by it. `is_special`: some
-    /// client lends a part of its share, or the client's requests have a price. `is_alone`: they go before those of
+    /// client lends a part of its share, or the client's requests have a price. `is_exclusive`: they go before those of
     /// others. `passes`: the request goes through with others, and this is the tag behind all of them.
-    Tagged { rq: RqId, tag: u64, is_special: bool, is_alone: bool, passes: bool },
+    Tagged { rq: RqId, tag: u64, is_special: bool, is_exclusive: bool, passes: bool },
     /// The mark that the scheduler put on the request that it has just chosen.
     Ticketed { rq: RqId, ticket: Option<Ticket> },
     /// The scheduler was asked and chose no request, although this many wait. `wakeup`: when the scheduler would let a

@@ -154,9 +154,9 @@ impl Watched {
     /// Tells the tag of the flow of a request, if there are tags.
     fn tell_tag(&self, rq: RqId, passes: bool) {
         if let Some((client, class)) = self.flows.get(&rq).copied()
-            && let Some((tag, is_special, is_alone)) = self.inner.tag(client, class)
+            && let Some((tag, is_special, is_exclusive)) = self.inner.tag(client, class)
         {
-            self.witness.tell(Event::Tagged { rq, tag, is_special, is_alone, passes });
+            self.witness.tell(Event::Tagged { rq, tag, is_special, is_exclusive, passes });
         }
     }
 
@@ -383,6 +383,14 @@ impl Scheduler for Watched {
             self.judge(self.roster.refuse(newcomer.client));
         }
         admission
+    }
+
+    fn fills_share(&self, newcomer: &Info, room: u32) -> bool {
+        let fills_share = self.inner.fills_share(newcomer, room);
+        if fills_share {
+            self.judge(self.roster.refuse(newcomer.client));
+        }
+        fills_share
     }
 
     fn knobs(&self) -> &'static [Knob] {

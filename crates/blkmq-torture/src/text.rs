@@ -215,17 +215,21 @@ impl Event<'_> {
                 write!(f, "the limiter learned of {reads} reads and {others} others, {in_flight} ns go on: {phase}")?;
                 if *fairness == Fairness::Unknown { Ok(()) } else { write!(f, "; shares are {fairness:?}") }
             }
-            Self::Tagged { rq, tag, is_special, is_alone, .. } => {
+            Self::Tagged { rq, tag, is_special, is_exclusive, .. } => {
                 write!(f, "{}: the tag of its client is {tag} ns", Request(rq))?;
                 f.write_str(if is_special { ", by more than weights" } else { "" })?;
-                f.write_str(if is_alone { ", and it goes alone" } else { "" })
+                f.write_str(if is_exclusive { ", exclusively" } else { "" })
             }
             Self::Limited => f.write_str("there is a new limiter"),
             Self::Used { usage } => {
                 f.write_str("the scheduler is told what clients got:")?;
-                let mut used = usage.iter().filter(|usage| usage.outstanding > 0 || usage.operations != [0, 0]);
-                used.try_for_each(|Usage { client, operations: [reads, others], outstanding, .. }| {
-                    write!(f, " client {} {reads} reads {others} others, {outstanding} outstanding;", client.0)
+                let mut used = usage.iter().filter(|usage| usage.outstanding > 0 || usage.operations != [0; 3]);
+                used.try_for_each(|Usage { client, operations: [reads, writes, others], outstanding, .. }| {
+                    write!(
+                        f,
+                        " client {} {reads} reads {writes} writes {others} others, {outstanding} outstanding;",
+                        client.0
+                    )
                 })
             }
             Self::Folded { completed, bypassed } => {

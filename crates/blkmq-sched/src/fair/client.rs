@@ -5,69 +5,14 @@ use alloc::vec::Vec;
 use super::flow::Flow;
 use super::group::{SCALE, Sum};
 use super::mix::Mix;
+use super::service::ClientUsage;
 use super::{Fair, unless_mutated};
 use crate::data::{Named, Tracked};
 use crate::slab::{Index, Slab};
-use crate::{Class, ClientId, ClientSettings};
+use crate::{Class, ClientId, ClientSettings, GroupId};
 
 /// How many clients that have left are remembered. If more owe something, who owes the least is forgotten.
 const DEBTORS: usize = 64;
-
-/// What a client got within a window of usage ([`usage`](super::usage)).
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct ClientUsage {
-    /// The predicted service time, and what was due, in nanoseconds.
-    pub(super) got: f64,
-    pub(super) due: f64,
-    /// The operations, their predicted cost without the client's price, and the reads' part of it.
-    operations: u64,
-    cost: f64,
-    reads: f64,
-    /// What it keeps if it lends, as a part of what all clients got.
-    pub(super) kept: f64,
-    /// How many reports said that operations were outstanding, and whether the present one does.
-    pub(super) reports: u32,
-    pub(super) is_outstanding: bool,
-    /// The most operations that were outstanding at once by one thread.
-    pub(super) most_outstanding: u32,
-    /// Operations were outstanding in at least half of the reports. Between two of them all may have been answered
-    /// while the client's next ones were still on their way.
-    pub(super) is_busy: bool,
-}
-
-impl ClientUsage {
-    /// So many operations are over.
-    pub(super) fn note(&mut self, operations: u64, cost: f64, reads: f64) {
-        self.operations += operations;
-        self.cost += cost;
-        self.reads += reads;
-    }
-
-    pub(super) fn mix(&self) -> Option<Mix> {
-        Mix::of(self.operations, self.cost, self.reads)
-    }
-
-    /// Whether the client may want more than it gets, which it can use at once.
-    pub(super) fn is_hungry(&self) -> bool {
-        self.is_busy && self.most_outstanding >= SEVERAL
-    }
-
-    /// Whether the client got less than it was due.
-    pub(super) fn lacks(&self) -> bool {
-        self.got < (1.0 - TOLERANCE) * self.due
-    }
-
-    /// Whether the client counts in the window.
-    pub(super) fn matters(&self) -> bool {
-        self.got > 0.0 || self.is_busy
-    }
-}
-
-/// A client may get so much less than it is due.
-const TOLERANCE: f64 = 0.05;
-
-/// A client with fewer operations outstanding is served soon by its start tags, and cannot use more.
-pub(super) const SEVERAL: u32 = 4;
 
 /// One client.
 #[derive(Debug, Clone)]
@@ -95,7 +40,9 @@ pub(super) struct Client {
     /// Operations were outstanding by the last report.
     pub(super) is_outstanding: bool,
     /// It got less than it was due when others were last let go.
-    pub(super) is_lacking: bool,
+    pub(super) was_below_due: bool,
+    /// It has left, and its flows are gone.
+    pub(super) has_left: bool,
 }
 
 /// The finish tags of a client that has left.
@@ -113,11 +60,91 @@ struct Remembered {
     priced: Option<Mix>,
 }
 
+/// How many clients that have left count in a window. If there are more, the first one is forgotten that was not there
+/// when the window began.
+const MOST_DEPARTED: usize = 64;
+
+/// Clients that have left, in that order, until the end of the window of usage behind that in which they left.
+///
+/// The service of such a client belongs to the window: without it, the parts of the others would look larger than they
+/// are. A client that leaves and joins again under its name is judged as one.
+#[derive(Debug, Clone)]
+pub(super) struct Departed(Vec<Client>);
+
+impl Departed {
+    pub(super) fn new() -> Self {
+        Self(Vec::with_capacity(MOST_DEPARTED))
+    }
+
+    /// A client leaves.
+    pub(super) fn push(&mut self, client: Client) {
+        if self.0.len() == MOST_DEPARTED {
+            if let Some(known) = self.of_name_mut(client.name) {
+                known.usage.absorb(&client.usage);
+                return;
+            }
+            let joined_late = self.0.iter().position(|left| !left.usage.is_whole);
+            self.0.remove(joined_late.unwrap_or(0));
+        }
+        self.0.push(client);
+    }
+
+    pub(super) fn of_id_mut(&mut self, id: ClientId) -> Option<&mut Client> {
+        self.0.iter_mut().find(|left| left.id == id)
+    }
+
+    fn of_name_mut(&mut self, name: u64) -> Option<&mut Client> {
+        self.0.iter_mut().find(|left| name != 0 && left.name == name)
+    }
+
+    /// The client of this name that left last.
+    pub(super) fn latest(&self, name: u64) -> Option<&Client> {
+        self.0.iter().rfind(|left| name != 0 && left.name == name)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Client> {
+        self.0.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
+        self.0.iter_mut()
+    }
+
+    /// Makes clients of one name one. Called when all that they got was reported.
+    pub(super) fn unite(&mut self) {
+        let mut at = 1;
+        while at < self.0.len() {
+            let (before, behind) = self.0.split_at_mut(at);
+            let name = behind[0].name;
+            match before.iter_mut().find(|left| name != 0 && left.name == name) {
+                Some(first) => {
+                    first.usage.absorb(&behind[0].usage);
+                    (first.is_hungry, first.mix) = (behind[0].is_hungry, behind[0].mix);
+                    self.0.remove(at);
+                }
+                None => at += 1,
+            }
+        }
+    }
+
+    /// Takes the client of this name out. Called when those of one name are one.
+    pub(super) fn take(&mut self, name: u64) -> Option<Client> {
+        let at = self.0.iter().position(|left| name != 0 && left.name == name)?;
+        Some(self.0.remove(at))
+    }
+
+    /// Forgets those that got nothing in the window.
+    pub(super) fn forget_idle(&mut self) {
+        self.0.retain(|left| left.usage.got > 0.0);
+    }
+}
+
 /// The clients by place. Requests of a client that did not join are those of one more client, in the root.
 #[derive(Debug, Clone)]
 pub(super) struct Clients {
     places: Named<Vec<Tracked<Option<Client>>>>,
     stranger: Tracked<Client>,
+    pub(super) departed: Departed,
     debts: Vec<Debt>,
     /// The oldest one is next to be forgotten.
     prices: Vec<Remembered>,
@@ -139,6 +166,7 @@ impl Clients {
         Self {
             places: Named::new("fair.clients", Vec::new()),
             stranger: Tracked::new(stranger),
+            departed: Departed::new(),
             debts: Vec::with_capacity(DEBTORS),
             prices: Vec::with_capacity(DEBTORS),
             forgets: 0,
@@ -157,8 +185,12 @@ impl Clients {
         self.get(self.place(id))
     }
 
+    /// The same, or a client that has left.
     pub(super) fn of_mut(&mut self, id: ClientId) -> &mut Client {
-        self.get_mut(self.place(id))
+        match self.place(id) {
+            STRANGER => self.departed.of_id_mut(id).unwrap_or(&mut self.stranger),
+            place => self.get_mut(place),
+        }
     }
 
     pub(super) fn get(&self, place: u16) -> &Client {
@@ -195,7 +227,41 @@ impl Clients {
         self.places.iter_mut().filter_map(|client| client.as_mut())
     }
 
+    /// The clients that joined, and those that have left.
+    pub(super) fn in_window(&self) -> impl Iterator<Item = &Client> {
+        self.iter().chain(self.departed.iter())
+    }
+
+    /// The same.
+    pub(super) fn in_window_mut(&mut self) -> impl Iterator<Item = &mut Client> {
+        let joined = self.places.iter_mut().filter_map(|client| client.as_mut());
+        joined.chain(self.departed.iter_mut())
+    }
+
     /// The same, and the one for all others.
+    pub(super) fn watched_mut(&mut self) -> impl Iterator<Item = &mut Client> {
+        let joined = self.places.iter_mut().filter_map(|client| client.as_mut());
+        core::iter::once(&mut *self.stranger).chain(joined).chain(self.departed.iter_mut())
+    }
+
+    /// A client that has joined again under its name got all that its name got in the window.
+    pub(super) fn reunite(&mut self) {
+        for client in self.places.iter_mut().filter_map(|client| client.as_mut()) {
+            if let Some(left) = self.departed.take(client.name) {
+                client.usage.absorb(&left.usage);
+            }
+        }
+    }
+
+    /// Usage begins anew. Who has left and got something is remembered for one window more.
+    pub(super) fn begin_window(&mut self) {
+        self.departed.forget_idle();
+        self.watched_mut().for_each(|client| {
+            client.usage = ClientUsage::new(!client.has_left);
+        });
+    }
+
+    /// The clients that joined, and the one for all others.
     pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Client> {
         let joined = self.places.iter_mut().filter_map(|client| client.as_mut());
         core::iter::once(&mut *self.stranger).chain(joined)
@@ -249,7 +315,8 @@ impl Client {
             has_price: false,
             priced: None,
             is_outstanding: false,
-            is_lacking: false,
+            was_below_due: false,
+            has_left: false,
         }
     }
 
@@ -308,8 +375,12 @@ impl Fair {
         }
         let known = self.clients.prices.iter().find(|known| known.name == settings.name);
         let (price, priced) = known.map_or((1.0, None), |known| (known.price, known.priced));
-        let client = Client::new(id, settings, group, flows);
-        *self.clients.places[place] = Some(Client { price, has_price: priced.is_some(), priced, ..client });
+        let joined = Client::new(id, settings, group, flows);
+        let left = self.clients.departed.latest(settings.name).unwrap_or(&joined);
+        let (is_hungry, mix, was_below_due) = (left.is_hungry, left.mix, left.was_below_due);
+        let has_price = priced.is_some();
+        *self.clients.places[place] =
+            Some(Client { is_hungry, mix, was_below_due, price, has_price, priced, ..joined });
     }
 
     /// Another weight in use, or another group. A flow that is active counts so from now on; what waits is charged at
@@ -337,17 +408,17 @@ impl Fair {
         }
         let left = self.clients.get(place).clone();
         self.clients.remember_price(&left);
-        let Client { flows, name, .. } = left;
+        let (flows, name) = (left.flows, left.name);
         let mut debt = Debt { name, finish: [0; 3] };
         for (flow, class) in flows.into_iter().zip(Class::ALL) {
-            let left = self.flows.get(flow);
+            let ended = self.flows.get(flow);
             self.lead.forget(flow);
             if self.prices.subject() == Some(flow) {
                 self.prices.abandon();
             }
-            debug_assert!(left.is_idle(), "a client leaves when none of its requests waits");
-            debt.finish[class.index()] = left.finish;
-            if left.is_active {
+            debug_assert!(ended.is_idle(), "a client leaves when none of its requests waits");
+            debt.finish[class.index()] = ended.finish;
+            if ended.is_active {
                 self.deactivate(flow);
             }
             if self.run.is_some_and(|run| run.flow == flow) {
@@ -356,8 +427,20 @@ impl Fair {
             self.flows.remove(flow);
         }
         *self.clients.places[usize::from(place)] = None;
+        if self.window.is_open() {
+            self.clients.departed.push(Client { has_left: true, ..left });
+        }
         self.keep_floor();
         self.note_debt(debt);
+    }
+
+    /// A group goes. Clients of it that have left count in the one above.
+    pub(super) fn leave_group_now(&mut self, id: GroupId) {
+        let group = self.groups.place(id);
+        if let Some(parent) = self.groups.get(group).parent() {
+            self.clients.departed.iter_mut().filter(|left| left.group == group).for_each(|left| left.group = parent);
+        }
+        self.groups.remove(id);
     }
 
     /// Remembers what a client owes that has left, if it owes anything.

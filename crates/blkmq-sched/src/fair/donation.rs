@@ -7,11 +7,12 @@
 //! [`SEVERAL`] of its requests wait. This is the donation of Linux's blk-iocost.
 
 use super::Fair;
-use super::client::{Client, SEVERAL};
+use super::client::Client;
 use super::flow::Flow;
 #[cfg(virtual_cpus)]
 use super::group::Group;
 use super::group::{Demand, Groups, SCALE, Sum};
+use super::service::SEVERAL;
 use crate::slab::{Index, Slab};
 #[cfg(virtual_cpus)]
 use crate::{Class, ClientId};
@@ -22,7 +23,8 @@ const MARGIN: f64 = 1.25;
 /// Whether a client was hungry in the window, or several of its requests wait now: one that has just come back has its
 /// whole share at once.
 fn wants_all(client: &Client, flows: &Slab<Flow>) -> bool {
-    client.usage.is_hungry() || client.flows.iter().any(|flow| flows.get(*flow).nr_waiting >= SEVERAL)
+    let waits = |flow: &Index| flows.get(*flow).nr_waiting >= SEVERAL;
+    client.usage.is_hungry() || !client.has_left && client.flows.iter().any(waits)
 }
 
 impl Fair {
@@ -31,14 +33,14 @@ impl Fair {
     /// COST: three walks to the root for each client.
     pub(super) fn lend(&mut self, total: f64) {
         self.groups.forget_demands();
-        for client in self.clients.iter_mut() {
+        for client in self.clients.in_window_mut() {
             if client.usage.matters() {
                 let over_share = self.groups.over_share(client.group, Sum::Window, client.weight());
                 client.usage.kept = (MARGIN * client.usage.got / total.max(1.0)).min(1.0 / over_share);
             }
             self.groups.note_demand(client.group, wants_all(client, &self.flows), client.usage.kept);
         }
-        for client in self.clients.iter().filter(|client| client.usage.matters()) {
+        for client in self.clients.in_window().filter(|client| client.usage.matters()) {
             let is_hungry = wants_all(client, &self.flows);
             self.groups.note_member(client.group, is_hungry, client.weight(), client.usage.kept);
         }
@@ -49,6 +51,9 @@ impl Fair {
             let weight = client.weight();
             let in_use = if lends { self.groups.lent(client.group, weight, client.usage.kept) } else { weight };
             self.use_weight(place, client.group, in_use);
+        }
+        for left in self.clients.departed.iter_mut().filter(|left| left.usage.matters()) {
+            left.in_use = self.groups.lent(left.group, left.weight(), left.usage.kept);
         }
         self.groups.lend();
     }
@@ -94,9 +99,9 @@ impl Fair {
             || self.clients.of(client).price.to_bits() != 1_f64.to_bits()
     }
 
-    /// Whether the requests of this client and class go before those of others, so that their price is known.
+    /// Whether the requests of this client and class are served exclusively, while their price is measured.
     #[must_use]
-    pub fn goes_alone(&self, client: ClientId, class: Class) -> bool {
+    pub fn is_exclusive(&self, client: ClientId, class: Class) -> bool {
         self.prices.subject() == Some(self.clients.of(client).flows[class.index()])
     }
 }

@@ -1,7 +1,7 @@
 //! Fast-path dispatch. Requests that come together while nothing waits, and leave together, need no tree, no list of
 //! arrivals and no hash: the start tags of their few flows give the order.
 
-use super::client::SEVERAL;
+use super::service::SEVERAL;
 use super::{Fair, Plane};
 use crate::direction::Direction;
 use crate::mergeable::sort_apart;

@@ -48,7 +48,9 @@ pub(super) struct Flow {
     pub(super) is_active: bool,
     /// The round in which others last waited for it: see [`lead`](super::lead).
     pub(super) paced_in: u64,
-    /// When the last waiting request went.
+    /// When its last request was dispatched, but for those that took the fast path.
+    pub(super) dispatched: Time,
+    /// When the last waiting request went, or later: when it was last decided that the flow stays active.
     pub(super) idle_since: Time,
     branches: Branches,
     idle: Links,
@@ -83,6 +85,7 @@ impl Flow {
             is_new: false,
             is_active: false,
             paced_in: 0,
+            dispatched: Time::default(),
             idle_since: Time::default(),
             branches: Branches::default(),
             idle: Links::default(),

@@ -25,15 +25,15 @@ const LEAD: u64 = 1_000_000;
 const SETTLES: u32 = 1;
 const COUNTS: u32 = 2;
 
-/// Holding back helps if those that lack get so many times as much, and all together so much of what they got.
+/// Holding back helps if those below their due get so many times as much, and all together so much of what they got.
 const GAINS: f64 = 1.1;
 const KEPT: f64 = 0.75;
 
 /// A client must have got less than it was due in so many windows in a row. By then a limiter has found its bound.
 const WINDOWS: u32 = 6;
 
-/// Nanoseconds: how long nobody is held back after a trial in vain, at first and at most; and the same until the next
-/// trial after one that helped, since clients may have come to ask for less.
+/// Nanoseconds: how long nobody is held back after an unsuccessful trial, at first and at most; and the same until the
+/// next trial after one that helped, since clients may have come to ask for less.
 const SHORTEST_REST: u64 = 2 * SECOND;
 const SHORTEST: u64 = 10 * SECOND;
 const LONGEST: u64 = 640 * SECOND;
@@ -56,8 +56,8 @@ enum Stage {
 /// What is known in a trial.
 #[derive(Debug, Clone, Copy, Default)]
 struct Comparison {
-    /// What those that lack got, and what all got.
-    lacking: Trial,
+    /// What those below their due got, and what all got.
+    below_due: Trial,
     all: Trial,
     /// How many windows the turn has had, and the sums of both rates in it.
     windows: u32,
@@ -69,9 +69,10 @@ struct Comparison {
 pub(super) struct Lead {
     stage: Stage,
     comparison: Comparison,
-    /// In how many windows in a row somebody lacked.
-    lacked: u32,
-    /// No trial begins before this time. How long the next rest after a trial in vain is, and after one that helped.
+    /// In how many windows in a row somebody was below its due.
+    below_due: u32,
+    /// No trial begins before this time. How long the next rest after an unsuccessful trial is, and after one that
+    /// helped.
     next_trial: Time,
     rest: u64,
     lasts: u64,
@@ -91,8 +92,8 @@ pub(super) struct Verdict {
     pub(super) rate: f64,
     /// The same of clients with several operations outstanding that got less than they were due when others were last
     /// let go, and whether there are any.
-    pub(super) lacking_rate: f64,
-    pub(super) is_lacking: bool,
+    pub(super) below_due_rate: f64,
+    pub(super) is_below_due: bool,
     /// Requests were ordered here.
     pub(super) is_ordered: bool,
     /// How long an operation took on average, one after the other, in nanoseconds.
@@ -104,7 +105,7 @@ impl Lead {
         Self {
             stage: Stage::Off,
             comparison: Comparison::default(),
-            lacked: 0,
+            below_due: 0,
             next_trial: Time(0),
             rest: SHORTEST_REST,
             lasts: SHORTEST,
@@ -140,7 +141,7 @@ impl Lead {
         paced_in == self.round
     }
 
-    /// Whether it was tried in vain lately.
+    /// Whether a trial was unsuccessful lately.
     pub(super) fn is_resting(&self, now: Time) -> bool {
         !self.is_on() && now < self.next_trial
     }
@@ -148,11 +149,15 @@ impl Lead {
     /// Goes by what a window says.
     pub(super) fn judge(&mut self, verdict: &Verdict, now: Time) {
         self.timeout = verdict.each.saturating_mul(TIMEOUT).clamp(LEAST_TIMEOUT, MOST_TIMEOUT);
-        self.lacked = if verdict.is_lacking { self.lacked.saturating_add(1) } else { 0 };
+        self.below_due = if verdict.is_below_due { self.below_due.saturating_add(1) } else { 0 };
         match self.stage {
-            Stage::Off if self.lacked >= WINDOWS && verdict.is_ordered && now >= self.next_trial => self.begin(),
+            Stage::Off if self.below_due >= WINDOWS && verdict.is_ordered && now >= self.next_trial => self.begin(),
             Stage::Off => {}
-            Stage::On if !verdict.is_ordered => self.end(now),
+            Stage::On if !verdict.is_ordered => {
+                // What helped is no reason to rest.
+                self.end();
+                self.next_trial = now;
+            }
             Stage::On if now >= self.next_trial => self.begin(),
             Stage::On => {}
             Stage::Trial => self.compare(verdict, now),
@@ -161,23 +166,23 @@ impl Lead {
 
     /// A window of a trial is over.
     fn compare(&mut self, verdict: &Verdict, now: Time) {
-        let Comparison { lacking, all, windows, rates } = &mut self.comparison;
+        let Comparison { below_due, all, windows, rates } = &mut self.comparison;
         *windows += 1;
         if *windows <= SETTLES {
             return;
         }
-        rates[0] += verdict.lacking_rate;
+        rates[0] += verdict.below_due_rate;
         rates[1] += verdict.rate;
         if *windows < SETTLES + COUNTS {
             return;
         }
         *windows = 0;
-        let [of_lacking, of_all] = core::mem::take(rates);
-        lacking.add(&Span::default(), of_lacking);
+        let [of_below_due, of_all] = core::mem::take(rates);
+        below_due.add(&Span::default(), of_below_due);
         all.add(&Span::default(), of_all);
-        match (lacking.clear_verdict(GAINS), all.verdict(KEPT)) {
+        match (below_due.clear_verdict(GAINS), all.verdict(KEPT)) {
             (Outcome::Missed, _) | (_, Outcome::Missed) => {
-                self.end(now);
+                self.end();
                 self.next_trial = now.after(self.rest);
                 (self.rest, self.lasts) = ((2 * self.rest).min(LONGEST), SHORTEST);
             }
@@ -194,9 +199,8 @@ impl Lead {
         (self.stage, self.comparison) = (Stage::Trial, Comparison::default());
     }
 
-    fn end(&mut self, now: Time) {
-        (self.stage, self.floor, self.moved) = (Stage::Off, None, now);
-        self.paced.clear();
+    fn end(&mut self) {
+        (self.stage, self.below_due) = (Stage::Off, 0);
     }
 
     /// A flow is there no longer.
@@ -267,11 +271,24 @@ impl Fair {
             if now < self.lead.moved.after(self.lead.timeout) {
                 return true;
             }
-            self.flows.get_mut(of).paced_in = 0;
-            self.lead.forget(of);
-            self.find_floor(now);
+            self.retire_floors(of, now);
         }
         false
+    }
+
+    /// The client that makes the floor is not waited for any longer, and neither are those that have had nothing to
+    /// dispatch for as long.
+    fn retire_floors(&mut self, of: Index, now: Time) {
+        let Self { flows, lead, .. } = self;
+        let timeout = lead.timeout;
+        lead.paced.retain(|at| {
+            let flow = flows.get_mut(*at);
+            let is_over = *at == of || flow.is_idle() && flow.dispatched.after(timeout) <= now;
+            flow.paced_in = if is_over { 0 } else { flow.paced_in };
+            !is_over
+        });
+        lead.floor = None;
+        self.find_floor(now);
     }
 
     /// When a request that waits for the floor goes at the latest.

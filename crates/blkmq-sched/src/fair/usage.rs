@@ -2,9 +2,13 @@
 //!
 //! A client that had requests outstanding most of the time is *busy*, and *hungry* if there were several: it may want
 //! more than it gets, and could use that at once.
+//!
+//! A client is due something only in windows in which it, or one of its name, was there from the beginning and is there
+//! at the end. Others count with what they got: clients that come and go all the time start nothing, and hide nobody
+//! ([`Departed`](super::client::Departed)).
 
 use super::Fair;
-use super::client::{Client, ClientUsage};
+use super::client::Client;
 use super::group::Sum;
 use super::lead::Verdict;
 use crate::limiter::scale::{ENOUGH_OF_CLIENTS, MS, SECOND};
@@ -25,6 +29,13 @@ pub(super) struct Window {
     reports: u32,
 }
 
+impl Window {
+    /// Whether clients are watched.
+    pub(super) const fn is_open(&self) -> bool {
+        self.began.is_some()
+    }
+}
+
 impl Fair {
     pub(super) fn note_usage(&mut self, usage: &[Usage], now: Time) -> Fairness {
         self.note_alone(usage, now);
@@ -33,28 +44,28 @@ impl Fair {
             return Fairness::Unknown;
         };
         for of_thread in usage {
-            let [reads, others] = self.costs.of_usage(of_thread);
-            let cost = reads + others;
+            let costs = self.costs.of_usage(of_thread);
             let operations = of_thread.operations.iter().sum();
             let client = self.clients.of_mut(of_thread.client);
             let usage = &mut client.usage;
-            usage.got += client.price * cost;
-            usage.note(operations, cost, reads);
-            usage.is_outstanding |= of_thread.outstanding > 0;
-            usage.most_outstanding = usage.most_outstanding.max(of_thread.outstanding);
+            usage.got += client.price * costs.iter().sum::<f64>();
+            usage.note(operations, costs);
+            usage.outstanding = usage.outstanding.saturating_add(of_thread.outstanding);
             self.window.operations += operations;
         }
         self.window.reports += 1;
-        for client in self.clients.all_mut() {
-            client.is_outstanding = core::mem::take(&mut client.usage.is_outstanding);
-            client.usage.reports += u32::from(client.is_outstanding);
+        for client in self.clients.watched_mut() {
+            client.is_outstanding = client.usage.end_report();
         }
+        self.clients.departed.unite();
         let ns = now.since(began);
         if ns < SHORTEST || self.window.operations < ENOUGH_OF_CLIENTS && ns < LONGEST {
             return Fairness::Unknown;
         }
-        for client in self.clients.all_mut() {
-            client.usage.is_busy = 2 * client.usage.reports >= self.window.reports;
+        self.clients.reunite();
+        for client in self.clients.watched_mut() {
+            let was_there = client.usage.is_whole && !client.has_left;
+            client.usage.is_busy = was_there && 2 * client.usage.reports >= self.window.reports;
             client.mix = client.usage.mix();
             client.is_hungry = client.is_paced();
         }
@@ -68,25 +79,27 @@ impl Fair {
 
     fn begin_window(&mut self, now: Time) {
         self.window = Window { began: Some(now), ..Window::default() };
-        self.clients.all_mut().for_each(|client| client.usage = ClientUsage::default());
+        self.clients.begin_window();
     }
 
     /// What each busy client was due in a window of so many nanoseconds, and what came of it.
     fn judge(&mut self, ns: u64) -> Verdict {
-        let total: f64 = self.clients.iter().map(|client| client.usage.got).sum();
+        let total: f64 = self.clients.in_window().map(|client| client.usage.got).sum();
         self.count(Sum::Window, |_| true);
         self.lend(total);
         self.discount(Sum::Window, |_| true);
         self.find_due(total);
         if !self.lead.is_on() {
             // Those for whom others are held back on trial are known by then.
-            self.clients.iter_mut().for_each(|client| client.is_lacking = client.is_paced() && client.usage.lacks());
+            self.clients
+                .iter_mut()
+                .for_each(|client| client.was_below_due = client.is_paced() && client.usage.is_below_due());
         }
-        let lacking = || self.clients.iter().filter(|client| client.is_lacking);
+        let below_due = || self.clients.iter().filter(|client| client.was_below_due);
         Verdict {
             rate: total / ns as f64,
-            lacking_rate: lacking().map(|client| client.usage.got).sum::<f64>() / ns as f64,
-            is_lacking: lacking().count() > 0,
+            below_due_rate: below_due().map(|client| client.usage.got).sum::<f64>() / ns as f64,
+            is_below_due: below_due().count() > 0,
             is_ordered: 2 * self.window.ordered >= self.window.operations,
             each: ns / self.window.operations.max(1),
         }
@@ -94,7 +107,7 @@ impl Fair {
 
     /// Whether each busy client got what it was due, or others are held back.
     fn fairness(&mut self, verdict: &Verdict, now: Time) -> Fairness {
-        let is_unfair = self.clients.iter().any(|client| client.usage.lacks());
+        let is_unfair = self.clients.iter().any(|client| client.usage.is_below_due());
         self.lead.judge(verdict, now);
         if self.lead.is_on() {
             Fairness::Enforced
@@ -116,7 +129,7 @@ impl Fair {
             self.count(Sum::InUse, of_class);
             let Self { clients, groups, .. } = self;
             let mut got = 0.0;
-            for client in clients.iter_mut().filter(|client| of_class(client) && client.usage.matters()) {
+            for client in clients.in_window_mut().filter(|client| of_class(client) && client.usage.matters()) {
                 let (sum, weight) =
                     if client.usage.is_hungry() { (Sum::InUse, client.in_use) } else { (Sum::Window, client.weight()) };
                 let due = rest / groups.over_share(client.group, sum, weight);
@@ -131,14 +144,14 @@ impl Fair {
 
     /// The clients that matter and suit count in a sum.
     fn count(&mut self, sum: Sum, suits: impl Fn(&Client) -> bool) {
-        for client in self.clients.iter().filter(|client| client.usage.matters() && suits(client)) {
+        for client in self.clients.in_window().filter(|client| client.usage.matters() && suits(client)) {
             self.groups.enter(client.group, sum, client.weight_in(sum));
         }
     }
 
     /// They count no longer.
     fn discount(&mut self, sum: Sum, suits: impl Fn(&Client) -> bool) {
-        for client in self.clients.iter().filter(|client| client.usage.matters() && suits(client)) {
+        for client in self.clients.in_window().filter(|client| client.usage.matters() && suits(client)) {
             self.groups.leave(client.group, sum, client.weight_in(sum));
         }
     }

@@ -123,9 +123,13 @@ impl Limiter {
         }
     }
 
-    pub(super) fn look_bounded(&mut self, fresh: &Span, now: Time) {
+    /// `lacks`: a client has got less than it is due for long.
+    pub(super) fn look_bounded(&mut self, fresh: &Span, lacks: bool, now: Time) {
         if self.is_vain() {
             self.give_up(now);
+            return;
+        }
+        if lacks && self.grow_anew(now) {
             return;
         }
         let stretch = self.end_stretch(fresh);

@@ -6,9 +6,11 @@
 //! mix of requests is another one than when they were last right. Then each is corrected the more, the larger its part
 //! of the sum was: a step of the multiplicative kind of regression (Kivinen and Warmuth 1997), with which no cost ever
 //! falls below zero. Gimbal (SIGCOMM'21) and PriorityMeister (SoCC'14) charge by direction and size too; the
-//! first learns what a write costs as a multiple of a read, the second measures each size beforehand.
+//! first learns what a write costs as a multiple of a read, the second measures each size beforehand. Discards and
+//! write-zeroes move no data: each costs as much as a write of 4 KiB, whatever its length.
 
-use super::progress::{OTHER, READ, Span, direction};
+use super::SMALL;
+use super::progress::{OTHER, READ, Span, charged_sectors, direction};
 use crate::{Op, Usage};
 
 /// Bases first, by direction, then what each sector adds.
@@ -45,19 +47,16 @@ impl Costs {
     #[must_use]
     pub fn of(&self, op: Op, sectors: u32) -> u32 {
         let at = direction(op);
-        ((self.parts[at] + self.parts[2 + at] * f64::from(sectors)) as u32).max(1)
+        ((self.parts[at] + self.parts[2 + at] * f64::from(charged_sectors(op, sectors))) as u32).max(1)
     }
 
-    /// The cost of so many reads (`of` 0) or other requests (1) with so many sectors, in nanoseconds.
+    /// The cost of what a thread has had done, in nanoseconds: of its reads, of its writes, and of what moves no data.
     #[must_use]
-    pub fn of_sums(&self, of: usize, requests: u64, sectors: u64) -> f64 {
-        self.parts[of] * requests as f64 + self.parts[2 + of] * sectors as f64
-    }
-
-    /// The cost of the reads that a thread has had done, and of its other operations, in nanoseconds.
-    #[must_use]
-    pub fn of_usage(&self, usage: &Usage) -> [f64; 2] {
-        [READ, OTHER].map(|of| self.of_sums(of, usage.operations[of], usage.sectors[of]))
+    pub fn of_usage(&self, usage: &Usage) -> [f64; 3] {
+        let of =
+            |at: usize, operations, sectors| self.parts[at] * operations as f64 + self.parts[2 + at] * sectors as f64;
+        let Usage { operations: [reads, writes, others], sectors: [read, written], .. } = *usage;
+        [of(READ, reads, read), of(OTHER, writes, written), of(OTHER, others, u64::from(SMALL) * others)]
     }
 
     /// What each part adds to the cost of what completed.

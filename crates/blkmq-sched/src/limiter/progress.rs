@@ -2,8 +2,8 @@
 
 use core::ops::AddAssign;
 
-use super::pace;
 use super::scale::{ENOUGH, ENOUGH_OF_SEVERAL, SECOND};
+use super::{SMALL, pace};
 use crate::{Fairness, Op, Time};
 
 /// The two directions; a direction's place is its index here.
@@ -21,6 +21,12 @@ pub(super) const fn direction(op: Op) -> usize {
     if op.is_read() { READ } else { OTHER }
 }
 
+/// The sectors that a request is charged for: an operation that moves no data takes a device about as long as a small
+/// write does, whatever its length.
+pub(super) const fn charged_sectors(op: Op, sectors: u32) -> u32 {
+    if op.moves_data() { sectors } else { SMALL }
+}
+
 /// Requests of one direction that completed since ever. No sum ever falls.
 ///
 /// Only requests that did what was asked count. One that failed says nothing of what the device needs for one that
@@ -29,7 +35,7 @@ pub(super) const fn direction(op: Op) -> usize {
 pub struct Flow {
     /// How many.
     pub requests: u64,
-    /// The sectors of all of them, of 512 bytes.
+    /// The sectors of all of them, of 512 bytes. What moves no data counts as 4 KiB.
     pub sectors: u64,
     /// For how long the device had them, in nanoseconds, all added up.
     pub in_device: u64,
@@ -43,9 +49,9 @@ impl AddAssign for Flow {
 
 impl Flow {
     /// Adds one completion.
-    pub const fn add(&mut self, sectors: u32, in_device: u64) {
+    pub const fn add(&mut self, op: Op, sectors: u32, in_device: u64) {
         self.requests = self.requests.saturating_add(1);
-        self.sectors = self.sectors.saturating_add(sectors as u64);
+        self.sectors = self.sectors.saturating_add(charged_sectors(op, sectors) as u64);
         self.in_device = self.in_device.saturating_add(in_device);
     }
 

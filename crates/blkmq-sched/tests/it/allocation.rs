@@ -20,7 +20,7 @@ fn allocates_nothing(mut scheduler: Box<dyn Scheduler>) {
     (1..=8).for_each(|of| scheduler.join(client(of), &ClientSettings::default()));
     let usage = [1, 2, 2, 9].map(|of| Usage {
         client: client(of),
-        operations: [100, 50],
+        operations: [100, 40, 10],
         sectors: [800, 400],
         outstanding: of as u32 % 2,
     });

@@ -1,14 +1,18 @@
-//! `fair` against a naive model, operation by operation, with clients and groups that come, move and go.
+//! `fair` against a naive model, operation by operation, with clients and groups that come, move and go, and reports of
+//! what they got.
 //!
 //! The long run prints its seed, takes another from `BLKMQ_SEED`, and takes its length from `BLKMQ_OPERATIONS`.
 
+mod usage;
+
+use self::usage::{SCALE, SEVERAL, Watched, Window};
 use crate::bench::{MS, TIGHT as LIMITS, shown};
 use crate::long_run::long_run;
 use crate::world::{FULL, Moment, World};
 use blkmq_sched::limiter::Costs;
 use blkmq_sched::{
-    Class, ClientId, ClientSettings, Fair, FastRequest, Feedback, GroupId, GroupSettings, Info, InsertAt, IoPriority,
-    Join, Merge, MergeHow, MergeLevel, Op, Passing, RqId, Scheduler, Setting, Time,
+    Class, ClientId, ClientSettings, Fair, Fairness, FastRequest, Feedback, GroupId, GroupSettings, Info, InsertAt,
+    IoPriority, Join, Merge, MergeHow, MergeLevel, Op, Passing, RqId, Scheduler, Setting, Time, Usage,
 };
 use proptest::prelude::*;
 
@@ -45,6 +49,7 @@ enum Step {
         weight: u16,
         group: usize,
         name: u64,
+        class: Class,
     },
     Leave {
         client: usize,
@@ -70,7 +75,16 @@ enum Step {
     Charge {
         costs: usize,
     },
+    /// So much later it is reported what clients got.
+    Usage {
+        of: Vec<Reported>,
+        ns: u64,
+    },
 }
+
+/// The client, how many before it in its place it is, its reads and writes, the sectors of each, and how many are
+/// outstanding.
+type Reported = (usize, u32, [u64; 2], u64, u32);
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
@@ -89,11 +103,32 @@ impl Entry {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Client {
+    id: ClientId,
+    /// `None` if it has left.
+    place: Option<usize>,
     weight: u16,
     group: usize,
     name: u64,
+    class: Class,
+    /// Less than its weight while it lends, in units of [`SCALE`].
+    in_use: u64,
+    watched: Watched,
+    is_outstanding: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Group {
+    weight: u16,
+    in_use: u64,
+    parent: usize,
+}
+
+impl Group {
+    fn new(weight: u16, parent: usize) -> Self {
+        Self { weight, in_use: u64::from(weight) * SCALE, parent }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -125,8 +160,10 @@ struct Model {
     head: Vec<(RqId, usize)>,
     clients: [Option<Client>; CLIENTS],
     flows: [[Flow; 3]; CLIENTS],
-    /// Weight and parent.
-    groups: [Option<(u16, usize)>; GROUPS],
+    /// In the order in which they left.
+    departed: Vec<Client>,
+    window: Window,
+    groups: [Option<Group>; GROUPS],
     planes: [Plane; 3],
     /// Name and finish tags.
     debts: Vec<(u64, [u64; 3])>,
@@ -140,13 +177,15 @@ struct Model {
 
 impl Model {
     fn new() -> Self {
-        let stranger = Client { weight: 100, group: 0, name: 0 };
+        let stranger = Client { weight: 100, in_use: 100 * SCALE, ..Client::default() };
         Self {
             fifo: Vec::new(),
             head: Vec::new(),
             clients: [Some(stranger), None, None, None, None, None],
             flows: Default::default(),
-            groups: [Some((100, 0)), None, None, None, None],
+            departed: Vec::new(),
+            window: Window::default(),
+            groups: [Some(Group::new(100, 0)), None, None, None, None],
             planes: Default::default(),
             debts: Vec::new(),
             costs: Costs::default(),
@@ -166,25 +205,25 @@ impl Model {
         self.fifo.iter().filter(move |entry| entry.is_of(client, class))
     }
 
-    /// The weights of the active clients and groups of a group.
+    /// The weights in use of the active clients and groups of a group.
     fn sum(&self, group: usize, class: usize) -> u64 {
         let clients = self.clients.iter().zip(&self.flows).filter(|(_, flows)| flows[class].is_active);
         let clients = clients.filter_map(|(client, _)| client.filter(|client| client.group == group));
         let groups = (1..GROUPS).filter_map(|child| Some((child, self.groups[child]?)));
-        let groups = groups.filter(|(child, (_, parent))| *parent == group && self.sum(*child, class) > 0);
-        clients.map(|client| u64::from(client.weight)).sum::<u64>()
-            + groups.map(|(_, (weight, _))| u64::from(weight)).sum::<u64>()
+        let groups = groups.filter(|(child, known)| known.parent == group && self.sum(*child, class) > 0);
+        clients.map(|client| client.in_use).sum::<u64>() + groups.map(|(_, known)| known.in_use).sum::<u64>()
     }
 
     fn over_share(&self, client: usize, class: usize) -> f64 {
-        let Client { mut weight, mut group, .. } = self.clients[client].expect("it is there");
+        let Client { in_use: mut weight, mut group, .. } = self.clients[client].expect("it is there");
         let mut over = 1.0;
         loop {
-            over *= self.sum(group, class) as f64 / f64::from(weight);
+            over *= self.sum(group, class) as f64 / weight as f64;
             if group == 0 {
                 return over.min(16_777_216.0);
             }
-            (weight, group) = self.groups[group].expect("it is there");
+            let known = self.groups[group].expect("it is there");
+            (weight, group) = (known.in_use, known.parent);
         }
     }
 
@@ -211,6 +250,9 @@ impl Model {
         }
         self.fifo.push(Entry { id, info: *info, client, came: now, sorted_at, hashed_at });
         self.last = if info.merge == MergeLevel::Never { self.last } else { Some(id) };
+        if self.of(client, class).count() == SEVERAL {
+            self.take_back(client);
+        }
     }
 
     /// The client of this class whose request goes next, and when its oldest one came.
@@ -233,7 +275,13 @@ impl Model {
             && self.flows[idle][class].idle_since.0 + ACTIVE <= now.0
         {
             self.planes[class].idle.remove(0);
-            self.flows[idle][class].is_active = false;
+            let client = self.clients[idle].expect("it is there");
+            if client.is_outstanding && client.class as usize == class {
+                self.planes[class].idle.push(idle);
+                self.flows[idle][class].idle_since = now;
+            } else {
+                self.flows[idle][class].is_active = false;
+            }
         }
         let continues = |(of, run_class, is_read, end, left): (usize, usize, bool, u64, u32)| {
             let ahead =
@@ -261,6 +309,7 @@ impl Model {
         plane.virtual_time = plane.virtual_time.max(start);
         plane.last_finish = plane.last_finish.max(finish);
         plane.dispatched = now;
+        self.window.ordered += 1;
         let (this, other) = (usize::from(!info.op.is_read()), usize::from(info.op.is_read()));
         let other_waits = self.of(client, class).any(|entry| entry.info.op.is_read() != info.op.is_read());
         let is_last = self.of(client, class).next().is_none();
@@ -347,10 +396,11 @@ impl Model {
 
     fn enter(&mut self, client: usize, settings: Client) {
         if let Some(known) = &mut self.clients[client] {
-            *known = Client { name: known.name, ..settings };
+            let Client { weight, group, .. } = settings;
+            *known = Client { weight, group, in_use: settings.full(), ..*known };
             return;
         }
-        self.clients[client] = Some(settings);
+        self.clients[client] = Some(Client { place: Some(client), in_use: settings.full(), ..settings });
         self.flows[client] = Default::default();
         let debt = self.debts.iter().position(|(name, _)| *name == settings.name);
         let debt = debt.map(|at| self.debts.swap_remove(at).1);
@@ -361,7 +411,11 @@ impl Model {
     }
 
     fn leave(&mut self, client: usize) {
-        let Some(Client { name, .. }) = self.clients[client].take() else { return };
+        let Some(left) = self.clients[client].take() else { return };
+        let name = left.name;
+        if self.window.began.is_some() {
+            self.departed.push(Client { place: None, ..left });
+        }
         let debt = (name, self.flows[client].map(|flow| flow.finish));
         self.planes.iter_mut().for_each(|plane| plane.idle.retain(|idle| *idle != client));
         self.run = self.run.filter(|(of, ..)| *of != client);
@@ -398,6 +452,11 @@ struct Counts {
     debts: usize,
     fast: usize,
     fast_clients: usize,
+    violated: usize,
+    kept: usize,
+    lenders: usize,
+    lending_groups: usize,
+    departed: usize,
 }
 
 impl Run {
@@ -447,10 +506,14 @@ impl Run {
             }
             Step::Dispatch { times } => (0..=times).for_each(|_| self.dispatch()),
             Step::Through { like, ref of } => self.dispatch_fast(&like, of),
-            Step::Join { client, weight, group, name } => self.join(client, Client { weight, group, name }),
+            Step::Join { client, weight, group, name, class } => {
+                self.join(client, Client { weight, group, name, class, ..Client::default() });
+            }
             Step::Leave { client } => {
                 let has_none = self.model.fifo.iter().all(|entry| entry.client != client);
-                if has_none && self.model.head.iter().all(|(_, of)| *of != client) {
+                let has_none = has_none && self.model.head.iter().all(|(_, of)| *of != client);
+                // How many are kept is a matter of `fair_churn`.
+                if has_none && self.model.departed.len() < 64 {
                     self.fair.leave(self.id(client));
                     self.model.leave(client);
                 }
@@ -461,16 +524,19 @@ impl Run {
                 self.group_times[group] += u32::from(is_new);
                 let settings = GroupSettings { weight, parent: self.group(parent) };
                 self.fair.join_group(self.group(group), &settings);
-                self.model.groups[group] = Some((weight, parent));
+                self.model.groups[group] = Some(Group::new(weight, parent));
                 let is_active = (0..3).any(|class| self.model.sum(group, class) > 0);
                 self.counts.moved_groups += usize::from(!is_new && is_active);
             }
             Step::LeaveGroup { group } => {
                 let mut clients = self.model.clients.iter().flatten().map(|client| client.group);
-                let mut groups = self.model.groups.iter().flatten().map(|(_, parent)| *parent);
+                let mut groups = self.model.groups.iter().flatten().map(|group| group.parent);
                 if clients.all(|of| of != group) && groups.all(|of| of != group) {
                     self.fair.leave_group(self.group(group));
-                    self.model.groups[group] = None;
+                    if let Some(gone) = self.model.groups[group].take() {
+                        let of_group = self.model.departed.iter_mut().filter(|left| left.group == group);
+                        of_group.for_each(|left| left.group = gone.parent);
+                    }
                 }
             }
             Step::Pass { ns } => self.now = self.now.after(ns),
@@ -488,6 +554,7 @@ impl Run {
                 self.model.costs = self.costs[costs];
                 self.fair.configure(Setting::Costs(self.model.costs));
             }
+            Step::Usage { ref of, ns } => self.report(of, ns),
         }
         let len = self.model.fifo.len() + self.model.head.len();
         assert_eq!(self.fair.len(), len);
@@ -502,13 +569,39 @@ impl Run {
         let group = if self.model.groups[settings.group].is_some() { settings.group } else { 0 };
         let (is_new, debts) = (self.model.clients[client].is_none(), self.model.debts.len());
         self.times[client] += u32::from(is_new);
-        let Client { weight, name, .. } = settings;
-        let told = ClientSettings { weight, name, group: self.group(group), ..ClientSettings::default() };
+        let Client { weight, name, class, .. } = settings;
+        let priority = IoPriority { class, level: 4 };
+        let told = ClientSettings { weight, name, group: self.group(group), priority };
         self.fair.join(self.id(client), &told);
         let waits = self.model.fifo.iter().any(|entry| entry.client == client);
-        self.model.enter(client, Client { group, ..settings });
+        self.model.enter(client, Client { id: self.id(client), group, ..settings });
         self.counts.reweighted += usize::from(!is_new && waits);
         self.counts.debts += debts - self.model.debts.len();
+    }
+
+    /// Fewer than half of the operations of a window were ordered, so nobody is held back and nothing is priced: those
+    /// are matters of `fair_lead` and `fair_usage`.
+    fn report(&mut self, of: &[Reported], ns: u64) {
+        self.now = self.now.after(ns);
+        let usage = |&(client, before, operations, sectors, outstanding): &Reported| {
+            let client = ClientId::new(client, self.times[client].saturating_sub(before));
+            let ([reads, writes], sectors) = (operations, operations.map(|of| of * sectors));
+            Usage { client, operations: [reads, writes, 0], sectors, outstanding }
+        };
+        let mut usage: Vec<Usage> = of.iter().map(usage).collect();
+        let known: u64 = usage.iter().flat_map(|of| of.operations).sum::<u64>() + self.model.window.operations;
+        let missing = (2 * self.model.window.ordered + 1).saturating_sub(known);
+        usage.push(Usage { operations: [missing, 0, 0], ..Usage::default() });
+        let fairness = self.model.report(&usage, self.now);
+        assert_eq!(self.fair.observe(Feedback::Usage(&usage, self.now)), fairness);
+        let [clients, groups] = self.model.lenders();
+        let counts = &mut self.counts;
+        counts.violated += usize::from(fairness == Fairness::Violated);
+        counts.kept += usize::from(fairness == Fairness::Kept);
+        counts.lenders += if fairness == Fairness::Unknown { 0 } else { clients };
+        counts.lending_groups += if fairness == Fairness::Unknown { 0 } else { groups };
+        counts.departed += self.model.departed.len();
+        self.compare_tags();
     }
 
     /// Red if the choices, or the tags that they leave behind, are not those of insertion and dispatch, one by one.
@@ -584,12 +677,23 @@ impl Run {
     }
 }
 
+fn class() -> impl Strategy<Value = Class> {
+    prop_oneof![1 => Just(Class::RealTime), 8 => Just(Class::BestEffort), 1 => Just(Class::Idle)]
+}
+
+fn reported() -> impl Strategy<Value = Reported> {
+    let number = || prop_oneof![2 => Just(0), 1 => 0..20_u64, 2 => 0..1000_u64];
+    let outstanding = prop_oneof![1 => Just(0), 1 => 1..4_u32, 3 => 4..64_u32];
+    let before = prop_oneof![4 => Just(0), 1 => 1..3_u32];
+    (0..CLIENTS, before, [number(), number()], 1..64_u64, outstanding)
+}
+
 prop_compose! {
     fn any_info()(
         sector in 0..12_u64,
         nr_sectors in prop_oneof![8 => 1..3_u32, 1 => Just(400)],
         op in prop_oneof![6 => Just(Op::Read), 5 => Just(Op::Write), 1 => Just(Op::Discard)],
-        class in prop_oneof![1 => Just(Class::RealTime), 8 => Just(Class::BestEffort), 1 => Just(Class::Idle)],
+        class in class(),
         merge in prop_oneof![
             1 => Just(MergeLevel::Never),
             1 => Just(MergeLevel::LastOnly),
@@ -612,8 +716,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Dispatch { times: 60 }),
         2 => (any_info(), prop::collection::vec((0..1000_u64, client()), 1..12))
             .prop_map(|(like, of)| Step::Through { like, of }),
-        6 => (1..CLIENTS, weight(), 0..GROUPS, 0..5_u64)
-            .prop_map(|(client, weight, group, name)| Step::Join { client, weight, group, name }),
+        6 => (1..CLIENTS, weight(), 0..GROUPS, 0..5_u64, class())
+            .prop_map(|(client, weight, group, name, class)| Step::Join { client, weight, group, name, class }),
         4 => (1..CLIENTS).prop_map(|client| Step::Leave { client }),
         3 => (1..GROUPS, weight(), any::<usize>())
             .prop_map(|(group, weight, parent)| Step::JoinGroup { group, weight, parent: parent % group }),
@@ -623,6 +727,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::EndBypass),
         1 => any::<bool>().prop_map(|rotational| Step::Rotate { rotational }),
         1 => (0..3_usize).prop_map(|costs| Step::Charge { costs }),
+        4 => (prop::collection::vec(reported(), 0..8), prop_oneof![3 => 0..MS, 3 => 10 * MS..60 * MS, 1 => 0..1000 * MS])
+            .prop_map(|(of, ns)| Step::Usage { of, ns }),
     ]
 }
 
@@ -635,16 +741,33 @@ proptest! {
 }
 
 /// Red if a place of a merged request, a debt, a direction's turn, the end of a client's activity or a jump of virtual
-/// time is left out: each was tried, as each site of `unless_mutated`.
+/// time is left out: each was tried, as each site of `unless_mutated`. The same of usage: whether a client was there
+/// when the window began, what it got under an earlier id, classes, what clients that have left lend, the group above
+/// one that goes, what groups take back, and clients that count for longer because they have operations outstanding.
 #[test]
 fn a_long_run_is_the_model_s() {
     let mut run = Run::new();
     let operations = long_run(55, &step(), |step| run.step(step));
     println!("{:?}", run.counts);
-    let Counts { dispatched, merged, joined, aged, continued, reweighted, moved_groups, debts, fast, fast_clients } =
-        run.counts;
+    let Counts { dispatched, merged, joined, aged, continued, reweighted, moved_groups, debts, fast, .. } = run.counts;
+    let Counts { fast_clients, violated, kept, lenders, lending_groups, departed, .. } = run.counts;
     let few = operations / 5000;
-    let reached =
-        [dispatched / 100, merged / 10, joined, aged, continued, reweighted, moved_groups, debts, fast, fast_clients];
+    let reached = [
+        dispatched / 100,
+        merged / 10,
+        joined,
+        aged,
+        continued,
+        reweighted,
+        moved_groups,
+        debts,
+        fast,
+        fast_clients,
+        violated,
+        kept,
+        lenders,
+        lending_groups,
+        departed,
+    ];
     assert!(reached.iter().all(|count| *count > few), "the run reaches what it is to reach: {reached:?}");
 }

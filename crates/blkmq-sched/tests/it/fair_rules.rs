@@ -226,6 +226,20 @@ proptest! {
     }
 }
 
+/// Red if all clients have the same share of the room, or if one within a group has that of its own weight.
+#[test]
+fn shares_of_the_room_are_by_weight() {
+    let mut world = World::new(&[100, 300]);
+    let group = world.join_group(1, 100, GroupId::ROOT);
+    (3..5).for_each(|of| world.join(of, 900, group));
+    let dues = [(1, 200), (2, 600), (3, 100), (4, 100)];
+    let filled = |world: &World| dues.map(|(of, _)| world.fair.fills_share(&read(of), 1000));
+    dues.iter().for_each(|(of, due)| world.insert_many(read(*of), due - 1));
+    assert_eq!(filled(&world), [false; 4]);
+    dues.iter().for_each(|(of, _)| world.insert(read(*of)));
+    assert_eq!(filled(&world), [true; 4]);
+}
+
 /// What each client asks for: the sectors of a request, whether it is read, and how many are outstanding.
 type Demand = (u32, Op, usize);
 
@@ -347,11 +361,13 @@ fn a_debt_stays_with_a_name_until_it_is_paid() {
     }
 }
 
-/// Red if flows, debts or active weights of clients that have left stay: the room for them would grow. Tried.
+/// Red if flows, debts or active weights of clients that have left stay, or what they got in a window of usage: the
+/// room for them would grow. Tried.
 #[test]
 fn ten_thousand_joins_and_leaves_leave_nothing_behind() {
     let mut world = World::new(&[1000]);
     world.infos.reserve(30_000);
+    world.fair.observe(Feedback::Usage(&[], Time(0)));
     world.insert_many(read(1), 8);
     let mut before = 0;
     for round in 0..10_000_u32 {

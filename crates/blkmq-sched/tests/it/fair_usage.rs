@@ -1,4 +1,4 @@
-//! What `fair` makes of what clients got: who lends, and who lacks.
+//! What `fair` makes of what clients got: who lends, and who is below its due.
 
 use crate::bench::{MS, ROOMY, client, lone};
 use blkmq_sched::{
@@ -108,9 +108,13 @@ impl World {
         let is_seldom = matches!(self.demands[of], Demand::OnceIn(_));
         let outstanding = if is_seldom { 0 } else { self.outstanding[of] as u32 };
         let (nr_sectors, op, _) = self.requests[of];
-        let by_op = |number: u64| if op == Op::Read { [number, 0] } else { [0, number] };
-        let sectors = by_op(operations * u64::from(nr_sectors));
-        Usage { client: client(of + 1), operations: by_op(operations), sectors, outstanding }
+        let sectors = operations * u64::from(nr_sectors);
+        let (operations, sectors) = match op {
+            Op::Read => ([operations, 0, 0], [sectors, 0]),
+            Op::Write => ([0, operations, 0], [0, sectors]),
+            _ => ([0, 0, operations], [0, 0]),
+        };
+        Usage { client: client(of + 1), operations, sectors, outstanding }
     }
 
     /// So many milliseconds pass, of which what each client got is reported. Returns each client's part of the device's
@@ -193,12 +197,12 @@ fn what_a_group_has_lent_comes_back_at_once() {
 }
 
 /// Red if a hungry client of a higher class is not due what one of a lower class gets (tried: without classes both are
-/// due half, and nobody lacks), or if one is that is not hungry.
+/// due half, and nobody is below it), or if one is that is not hungry.
 #[test]
 fn a_lower_class_is_due_what_a_higher_one_leaves() {
     let usage = |of: usize, operations: u64, outstanding: u32| Usage {
         client: client(of),
-        operations: [operations, 0],
+        operations: [operations, 0, 0],
         sectors: [8 * operations, 0],
         outstanding,
     };
@@ -279,4 +283,81 @@ fn a_price_stays_with_a_name() {
     }
     let mean = parts.iter().sum::<f64>() / parts.len() as f64;
     assert!((0.45..0.55).contains(&mean), "{mean}: {parts:.2?}");
+}
+
+/// What the queue names a request that the client with the place 1 asks for in the class real-time.
+const URGENT: RqId = RqId(99);
+
+fn insert_urgent(fair: &mut Fair, now: Time) {
+    let priority = IoPriority { class: Class::RealTime, ..IoPriority::default() };
+    fair.reserve(fair.len() + 1);
+    fair.insert(URGENT, &Info { priority, ..lone(client(1), 0, Op::Read) }, InsertAt::Sorted, now);
+}
+
+/// A window passes in which three clients got much less than they were due, though they had operations outstanding.
+fn lack(world: &mut World, ns: u64) {
+    world.now = world.now.after(ns);
+    let usage = |of| {
+        let operations = [if of == 4 { 600 } else { 10 }, 0, 0];
+        Usage { client: client(of), operations, sectors: [8 * operations[0], 0], outstanding: 32 }
+    };
+    world.fair.observe(Feedback::Usage(&[1, 2, 3, 4].map(usage), world.now));
+}
+
+/// Three clients that lack and have nothing waiting. From now on the fourth one is held back for them, on trial.
+fn held_back() -> World {
+    let mut world = World::new();
+    (0..4).for_each(|_| world.join(Class::BestEffort, GroupId::ROOT, Demand::Nothing));
+    for _ in 0..50 {
+        lack(&mut world, 50 * MS);
+        (0..2000).for_each(|_| world.insert(3));
+        while world.fair.dispatch(&mut (), world.now).is_some() {}
+        if world.fair.len() > 0 {
+            return world;
+        }
+    }
+    panic!("nobody is held back for those that lack");
+}
+
+/// Red if those for whom others are held back are given up one after the other, each after a time of its own.
+#[test]
+fn clients_that_ask_for_nothing_are_given_up_together() {
+    let mut world = held_back();
+    world.now = world.fair.next_wakeup().expect("requests are held back");
+    assert_eq!(world.fair.dispatch(&mut (), world.now), Some(RqId(3)), "all three have had the time");
+}
+
+/// Red if a request that has waited for ten seconds and must not go yet keeps one of the class real-time from going.
+#[test]
+fn a_request_that_is_held_back_keeps_no_higher_class_waiting() {
+    let mut world = held_back();
+    lack(&mut world, 10_000 * MS);
+    assert_eq!(world.fair.dispatch(&mut (), world.now), None, "it is still held back");
+    insert_urgent(&mut world.fair, world.now);
+    assert_eq!(world.fair.dispatch(&mut (), world.now), Some(URGENT));
+}
+
+/// Red if requests that have waited for ten seconds let those of the client that goes alone go before the class
+/// real-time.
+#[test]
+fn a_client_that_goes_alone_keeps_no_higher_class_waiting() {
+    let mut world = World::new();
+    (0..2).for_each(|_| world.join(Class::BestEffort, GroupId::ROOT, Demand::Outstanding(64)));
+    world.requests[1] = (128, Op::Read, 10_000);
+    let next = |world: &World, number| {
+        let mut fair = world.fair.clone();
+        (0..number).filter_map(|_| fair.dispatch(&mut (), world.now)).collect::<Vec<_>>()
+    };
+    let is_alone = |world: &World| next(world, 20).iter().all(|rq| *rq == RqId(1));
+    (0..5000).find(|_| {
+        world.run(1);
+        is_alone(&world)
+    });
+    assert!(is_alone(&world), "the client of large requests goes alone");
+    // It is ahead of the other one by then.
+    world.run(5);
+    assert!(is_alone(&world));
+    let later = world.now.after(10_000 * MS);
+    insert_urgent(&mut world.fair, later);
+    assert_eq!(world.fair.dispatch(&mut (), later), Some(URGENT));
 }

@@ -34,7 +34,7 @@ impl Device {
     fn in_device(&self) -> f64 {
         let cost = f64::from(self.limiter.cost(Op::Read, 8));
         let most = self.limiter.bound().map_or(f64::MAX, |bound| bound as f64 / cost);
-        self.outstanding.min(most.floor().max(1.0))
+        self.outstanding.min(most.ceil().max(1.0))
     }
 
     fn run(&mut self, fairness: Fairness, ms: u64) {
@@ -71,8 +71,10 @@ proptest! {
             tried = if device.limiter.phase() == Phase::Growing { tried.max(device.in_device()) } else { tried };
         }
         let (mut least, mut most, mut done) = (f64::MAX, 0.0_f64, 0.0);
+        // A last search ends.
+        device.run(Fairness::Kept, 5000);
         for _ in 0..5000 {
-            device.run(Fairness::Violated, 1);
+            device.run(Fairness::Kept, 1);
             if device.limiter.phase() == Phase::Bounded {
                 (least, most) = (least.min(device.in_device()), most.max(device.in_device()));
             }
@@ -83,6 +85,60 @@ proptest! {
         prop_assert!(tried <= (4.0 * knee).max(8.0), "{tried} of {knee} were tried");
         prop_assert!(done >= 0.95, "{done} of the throughput: {:?}", device.limiter);
     }
+}
+
+/// Red if the smallest of the bounds that were doubled stays, which is 128 here.
+#[test]
+fn a_bound_ends_just_below_the_ceiling() {
+    let mut device = Device::new(100, 200 * US, 1024);
+    device.run(Fairness::Violated, 1000);
+    assert_eq!((device.limiter.phase(), device.in_device()), (Phase::Bounded, 98.0), "{:?}", device.limiter);
+    device.run(Fairness::Kept, 20_000);
+    assert_eq!(device.in_device(), 98.0, "twice as many bring too little");
+}
+
+/// Fewer requests keep the device busy than before: each of them moves a head, say.
+///
+/// Red if what the scheduler says is ignored once there is a bound: then 64 requests stay.
+#[test]
+fn a_bound_that_has_become_too_wide_is_searched_anew() {
+    let mut device = Device::new(64, 200 * US, 1024);
+    device.run(Fairness::Violated, 1000);
+    assert!(device.limiter.phase() == Phase::Bounded && device.in_device() >= 32.0, "{:?}", device.limiter);
+    device.run(Fairness::Kept, 5000);
+    device.knee = 4.0;
+    device.run(Fairness::Violated, 1000);
+    assert!(device.limiter.phase() == Phase::Bounded && device.in_device() <= 8.0, "{:?}", device.limiter);
+}
+
+/// Red if a bound is searched anew although no request waits in the device, or if each search finds a little less: what
+/// the device does under the bound is not all that it can.
+#[test]
+fn a_bound_below_the_ceiling_stays_whoever_lacks() {
+    let mut device = Device::new(100, 200 * US, 1024);
+    device.run(Fairness::Violated, 1000);
+    for _ in 0..100_000 {
+        device.run(Fairness::Violated, 1);
+        assert!(device.limiter.phase() != Phase::Growing && device.in_device() >= 98.0, "{:?}", device.limiter);
+    }
+}
+
+/// Red if a due that no bound brings is searched for without an end (tried: each two seconds).
+#[test]
+fn a_due_that_no_bound_brings_is_searched_for_ever_more_seldom() {
+    // The bound is 32.
+    let mut device = Device::new(24, 200 * US, 1024);
+    let (mut searches, mut was_growing, mut done) = (Vec::new(), false, 0.0);
+    for _ in 0..600_000 {
+        device.run(Fairness::Violated, 1);
+        let is_growing = device.limiter.phase() == Phase::Growing;
+        searches.extend((is_growing && !was_growing).then_some(device.now.0 / MS));
+        was_growing = is_growing;
+        done += device.in_device().min(device.knee) / device.knee / 600_000.0;
+    }
+    let periods: Vec<u64> = searches.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(periods.len() >= 6 && periods.is_sorted_by(|one, next| 4 * one <= 3 * next), "{periods:?} ms apart");
+    assert!(done > 0.99, "{done} of the throughput");
 }
 
 /// Red if anything is held back although each client gets what it is due, or nobody knows, or for less than three

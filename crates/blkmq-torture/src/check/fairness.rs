@@ -6,7 +6,7 @@
 //! scheduler is asked for the tags. What it adds to them is held against cost and share, unless some client lends a
 //! part of its share, the client's requests have a price, or it is uncertain whether some client is still active.
 //!
-//! - While a client goes before all others, so that its price is known, that is one turn.
+//! - While a client is served exclusively, so that its price is known, that is one turn.
 //! - On a rotating disk a client's turn is a run by sector. A run may be cut in two here, and virtual time may be ahead
 //!   by one.
 //! - While clients are held back, those for whom they are have tags behind virtual time: by the lead that others may
@@ -44,7 +44,7 @@ struct Waiting {
     /// What its flow is charged for it, once it is chosen, and whether that is by more than cost and weights.
     charge: u64,
     is_special: bool,
-    is_alone: bool,
+    is_exclusive: bool,
 }
 
 /// What one client was served in a row, on a rotating disk.
@@ -72,8 +72,8 @@ pub(super) struct Fairness {
     chosen: Option<(RqId, Waiting)>,
     latest: Option<(Flow, bool)>,
     run: Run,
-    /// What a client was charged since it goes before all others.
-    alone: Option<(Flow, f64)>,
+    /// What a client was charged since it is served exclusively.
+    exclusive: Option<(Flow, f64)>,
     /// Clients are held back, or were since best-effort requests wait.
     is_enforced: bool,
     has_lead: bool,
@@ -95,7 +95,7 @@ impl Fairness {
             sectors: info.nr_sectors.into(),
             charge: 0,
             is_special: false,
-            is_alone: false,
+            is_exclusive: false,
         };
         *self.requests.entry(rq) = Some((rq, waiting));
         self.active.waits(flow);
@@ -130,10 +130,10 @@ impl Fairness {
     }
 
     /// A flow has another tag: a request waits, or was just chosen.
-    fn tagged(&mut self, rq: RqId, tag: u64, is_special: bool, is_alone: bool, passes: bool) {
+    fn tagged(&mut self, rq: RqId, tag: u64, is_special: bool, is_exclusive: bool, passes: bool) {
         if let Some((_, waiting)) = self.chosen.as_mut().filter(|(chosen, _)| *chosen == rq) {
             waiting.charge = tag.saturating_sub(self.tags.get(&waiting.flow).copied().unwrap_or(tag));
-            (waiting.is_special, waiting.is_alone) = (is_special, is_alone);
+            (waiting.is_special, waiting.is_exclusive) = (is_special, is_exclusive);
             let (start, class) = (tag - waiting.charge, waiting.flow.1.index());
             self.virtual_times[class] = self.virtual_times[class].max(start);
             self.tags.insert(waiting.flow, tag);
@@ -149,7 +149,7 @@ impl Fairness {
     /// What was chosen costs so much.
     fn costs(&mut self, rq: RqId, cost: f64, is_rotational: bool) -> Verdict {
         let Some((_, chosen)) = self.chosen.take().filter(|(chosen, _)| *chosen == rq) else { return Ok(()) };
-        let Waiting { flow, is_read, sectors, charge, is_special, is_alone } = chosen;
+        let Waiting { flow, is_read, sectors, charge, is_special, is_exclusive } = chosen;
         let fail =
             |what: String| Err(Violation::new(RULE, format!("{} is chosen, and {what}", Request(rq))).request(rq));
         let over = self.active.over_share(flow);
@@ -169,15 +169,15 @@ impl Fairness {
         (run.sectors, run.cost, run.charge) = (run.sectors + sectors, run.cost + cost, run.charge + charge);
         let (turn, parts) = (*run, if is_rotational { 2.0 } else { 1.0 });
         let (known, class) = flow;
-        self.alone = match self.alone {
-            Some((of, sum)) if is_alone && of == flow => Some((of, sum + charge)),
+        self.exclusive = match self.exclusive {
+            Some((of, sum)) if is_exclusive && of == flow => Some((of, sum + charge)),
             // It may be ahead by a turn already.
-            _ if is_alone => Some((flow, self.clients[class.index()].turn(known) + charge)),
+            _ if is_exclusive => Some((flow, self.clients[class.index()].turn(known) + charge)),
             known => known.filter(|(of, _)| *of != flow),
         };
-        let turn_alone = self.alone.filter(|_| is_alone).map_or(0.0, |(_, sum)| sum);
+        let exclusive_turn = self.exclusive.filter(|_| is_exclusive).map_or(0.0, |(_, sum)| sum);
         let clients = &mut self.clients[class.index()];
-        clients.note_turn(known, (parts * turn.charge).max(turn_alone));
+        clients.note_turn(known, (parts * turn.charge).max(exclusive_turn));
         let lead = if self.has_lead && class == Class::BestEffort { LEAD + clients.most() } else { 0.0 };
         let more = lead + if is_rotational { clients.most() } else { 0.0 };
         let passed = clients.serve(known, charge, more);
@@ -229,8 +229,8 @@ impl Checker for Fairness {
                 }
             }
             Event::Chosen { rq, now } => self.chosen(rq, now),
-            Event::Tagged { rq, tag, is_special, is_alone, passes } => {
-                self.tagged(rq, tag, is_special, is_alone, passes);
+            Event::Tagged { rq, tag, is_special, is_exclusive, passes } => {
+                self.tagged(rq, tag, is_special, is_exclusive, passes);
             }
             Event::HeldBack { now, .. } => Class::ALL.iter().for_each(|class| self.active.note_time(*class, now)),
             Event::Sent { rq, cost, .. } => return self.costs(rq, cost.into(), tracker.limits.rotational),

@@ -23,7 +23,10 @@ pub(super) const RULE: &str = "limiter";
 /// Reads and others.
 const NAMES: [&str; 2] = ["reads", "others"];
 
-/// Requests and their sectors.
+/// The sectors for which a limiter charges an operation that moves no data.
+const SMALL: u64 = 8;
+
+/// Requests and the sectors for which they are charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Sum {
     requests: u64,
@@ -31,9 +34,9 @@ struct Sum {
 }
 
 impl Sum {
-    const fn add(&mut self, sectors: u64) {
+    const fn add(&mut self, op: Op, sectors: u64) {
         self.requests += 1;
-        self.sectors += sectors;
+        self.sectors += if op.moves_data() { sectors } else { SMALL };
     }
 
     /// Whether both numbers are at most as large.
@@ -90,10 +93,10 @@ impl Limiter {
         let has_limiter = tracker.scheduler.is_some_and(is_wanted) && !tracker.is_split();
         if has_limiter && status.is_ok() && !is_flush(rq) {
             let direction = usize::from(offer.op != Op::Read);
-            self.most[direction].add(offer.nr_sectors());
+            self.most[direction].add(offer.op, offer.nr_sectors());
             // A write that did not come into the scheduler may be a step of the flush machine.
             if tracker.info(rq).is_some() || direction == 0 || !tracker.limits.write_cache {
-                self.done[direction].add(offer.nr_sectors());
+                self.done[direction].add(offer.op, offer.nr_sectors());
             }
         }
     }

@@ -257,12 +257,14 @@ impl Room {
             return Ok(());
         }
         let (others, nr_requests) = (most - 1, tracker.nr_requests());
+        // fair reserves a quarter of the room for clients with few requests.
+        let reserved = if tracker.scheduler == Some("fair") { nr_requests / 4 } else { 0 };
         let depth = u64::from(tracker.topology.depth);
         // A value of the scheduler for one hardware queue counts the requests of that one.
         let nr_hctxs = if tracker.is_split() { 1 } else { tracker.topology.nr_queues() as u64 };
         // A read may have to stay behind a write of the same kind that found no room.
         let is_limited = self.async_depth.most(nr_requests) < nr_requests;
-        let has_room = others + depth < nr_requests;
+        let has_room = others + depth + reserved < nr_requests;
         if !has_room || is_limited && others >= self.async_depth.now(nr_requests) * nr_hctxs {
             return Ok(());
         }

@@ -20,13 +20,20 @@ pub(super) const RULE: &str = "usage";
 /// A client by what schedulers are told of its name.
 type Known = u64;
 
-/// Operations and sectors, of reads and of others.
+/// Operations and sectors of reads, the same of writes, and operations that move no data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Sums([u64; 4]);
+struct Sums([u64; 5]);
 
 impl Sums {
     const fn add(&mut self, op: Op, sectors: u64) {
-        let of = if matches!(op, Op::Read) { 0 } else { 2 };
+        match op {
+            Op::Read => self.add_data(0, sectors),
+            Op::Write => self.add_data(2, sectors),
+            Op::Flush | Op::Discard | Op::WriteZeroes => self.0[4] += 1,
+        }
+    }
+
+    const fn add_data(&mut self, of: usize, sectors: u64) {
         self.0[of] += 1;
         self.0[of + 1] += sectors;
     }
@@ -81,7 +88,9 @@ impl Usage {
         for Report { client, operations, sectors, .. } in reports {
             let name = self.names.get(client).copied().unwrap_or(0);
             let told = &mut self.clients.entry(name).or_default().told.0;
-            for (sum, more) in told.iter_mut().zip([operations[0], sectors[0], operations[1], sectors[1]]) {
+            for (sum, more) in
+                told.iter_mut().zip([operations[0], sectors[0], operations[1], sectors[1], operations[2]])
+            {
                 *sum += more;
             }
         }
@@ -95,7 +104,7 @@ impl Usage {
             }
             if !settled.is_within(told) || !told.is_within(&most) {
                 let what = format!(
-                    "the scheduler was told of {:?} operations and sectors of reads and others of one client, and right \
+                    "the scheduler was told of {:?} operations and sectors of reads and writes, and other operations, of one client, and right \
                      would be {:?} to {:?}",
                     told.0, settled.0, most.0
                 );

@@ -31,11 +31,11 @@ impl Inner {
         matches!(self, Self::Bfq(_))
     }
 
-    /// The tag of a client in a class, whether it is not by cost and weights alone, and whether the client goes before
-    /// all others, if it is fair.
+    /// The tag of a client in a class, whether it is not by cost and weights alone, and whether the client is served
+    /// exclusively, if it is fair.
     pub(super) fn tag(&self, client: ClientId, class: Class) -> Option<(u64, bool, bool)> {
         let Self::Fair(fair) = self else { return None };
-        Some((fair.tag(client, class), fair.is_special(client), fair.goes_alone(client, class)))
+        Some((fair.tag(client, class), fair.is_special(client), fair.is_exclusive(client, class)))
     }
 
     /// Why times of service have ended since this was asked last.

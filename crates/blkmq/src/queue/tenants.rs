@@ -40,7 +40,7 @@ pub struct Tenants<'q>(&'q Queue);
 pub struct Service {
     /// Operations.
     pub operations: u64,
-    /// Sectors of 512 bytes that these operations asked for.
+    /// Sectors of 512 bytes that were read or written. An operation that moves no data, as a discard, counts none.
     pub sectors: u64,
 }
 
@@ -305,7 +305,7 @@ impl Tenants<'_> {
             // The slots of a submitter that has nothing outstanding are left alone.
             waiting += if of_thread > 0 { self.0.slots.nr_waiting(number).into() } else { 0 };
         }
-        let of = |at: usize| Service { operations: served.operations[at], sectors: served.sectors[at] };
+        let ([reads, writes, bare], [read, written]) = (served.operations, served.sectors);
         let ClientSettings { weight, priority, group, .. } = known.settings;
         ClientInfo {
             id,
@@ -317,8 +317,8 @@ impl Tenants<'_> {
             outstanding,
             with_driver,
             waiting,
-            reads: of(0),
-            others: of(1),
+            reads: Service { operations: reads, sectors: read },
+            others: Service { operations: writes + bare, sectors: written },
         }
     }
 

@@ -5,4 +5,5 @@ mod cached;
 mod load;
 mod pinning;
 mod shares;
+mod singles;
 mod tricks;

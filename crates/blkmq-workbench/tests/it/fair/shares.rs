@@ -66,6 +66,19 @@ fn many_clients_get_their_shares() {
     }
 }
 
+/// The clients ask for twice as many requests as the scheduler has room for.
+///
+/// Red if room is granted by connection in turn: the requests of the light clients fill it, and the error is 266 %.
+#[test]
+fn more_requests_than_the_scheduler_has_room_for_get_their_shares() {
+    let plans = clients(64, 1000, 2 * DEFAULT_DEPTH);
+    let outcome = run("ssd", "fair", &plans, &[], 300);
+    assert_due("ssd, 64 clients 1:10 without room", &outcome, &weights(&plans), 300);
+    let at = FAIR_FROM..300;
+    let kept = outcome.total(at.clone()) / run("ssd", "none", &plans[..1], &[], 300).total(at);
+    assert!(kept >= 0.97, "{kept:.3} of what the device does without a scheduler");
+}
+
 /// Two groups 1:3, of which one has clients 1:3, and the other one a group of two clients beside one of one.
 ///
 /// Red if a group's weight does not count, or that of one within it: by the weights of the clients alone the fifth gets

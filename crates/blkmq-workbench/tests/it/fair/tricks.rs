@@ -108,6 +108,14 @@ fn storms_of_discards_gain_nothing() {
     assert_no_gain_on(&[SSD, CLOUD], &[honest(Work::READ), trickster(Work::Discard { sectors: 8 })]);
 }
 
+/// A discard of 64 MiB takes these devices no longer than one of 4 KiB.
+///
+/// Red if discards cost by the sector: the reader then has 0.2 of the device's time (tried).
+#[test]
+fn storms_of_large_discards_gain_nothing() {
+    assert_no_gain_on(&[SSD, CLOUD], &[honest(Work::READ), trickster(Work::Discard { sectors: 1 << 17 })]);
+}
+
 /// Red if what is read to be written back is another client's, or nobody's.
 #[test]
 fn rewriting_parts_of_blocks_gains_nothing() {

@@ -115,11 +115,11 @@ impl<'q> FlowBatch<'q> {
         }
         let in_device = self.now.since(body.issued);
         if op == Op::Read {
-            self.reads.add(sectors, in_device);
+            self.reads.add(op, sectors, in_device);
             self.reads_under_way = self.reads_under_way.saturating_add(self.now.since(body.submitted));
             self.least_read = self.least_read.min(in_device);
         } else {
-            self.others.add(sectors, in_device);
+            self.others.add(op, sectors, in_device);
         }
     }
 

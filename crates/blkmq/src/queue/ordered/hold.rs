@@ -1,8 +1,8 @@
 //! A hold: a scheduler with the state that is reached only under its lock.
 
 use blkmq_sched::{
-    Admission, Class, ClientId, FastRequest, Info, InsertAt, Merge, Op, Outstanding, Report, RqId, Scheduler, Tally,
-    Time,
+    Admission, Class, ClientId, FastRequest, FeedbackKind, Info, InsertAt, Merge, Op, Outstanding, Report, RqId,
+    Scheduler, Tally, Time,
 };
 
 use super::backlog::Backlog;
@@ -17,6 +17,11 @@ use blkmq_sync::{Named, Tracked, fetch};
 /// The number of requests of one class that must follow the first before the gate is opened for that class. If the
 /// class changes more often, opening the gate would cost more than it saves.
 pub(super) const STEADY: u32 = 8;
+
+/// One of so many parts of the room in a scheduler that shares is for clients that have less than their share of a
+/// smaller part, which is one of [`SHARED`]. The shares of all clients of the three classes fit into the larger one.
+const RESERVED: u32 = 4;
+const SHARED: u32 = 16;
 
 /// Asks a scheduler for a request by `dispatch`.
 #[inline(always)]
@@ -281,7 +286,7 @@ impl Hold {
         begin: impl FnOnce(&mut Request<'q>),
     ) -> Result<(), Request<'q>> {
         let (hctx, limited) = (rq.hctx(), info.op != Op::Read);
-        if self.scheduler.is_none() || !self.has_room(q, hctx) || !self.is_admitted(q, info, now) {
+        if self.scheduler.is_none() || !self.has_room(q, hctx, info) || !self.is_admitted(q, info, now) {
             return Err(rq);
         }
         self.note_insertion(q, info);
@@ -373,27 +378,37 @@ impl Hold {
     /// Whether `nr_requests` leaves room for one more request of this hardware queue. If so, the caller inserts it,
     /// unless the scheduler does not admit it.
     #[inline]
-    fn has_room(&mut self, q: &Queue, hctx: u16) -> bool {
+    fn has_room(&mut self, q: &Queue, hctx: u16, info: &Info) -> bool {
         let (known, left) = &mut *self.room;
         if *known == hctx && *left > 0 {
             *left -= 1;
             true
         } else {
-            self.has_room_now(q, hctx)
+            self.has_room_now(q, hctx, info)
         }
     }
 
     /// Near the limit this recounts, for each request, how many requests the driver has, because the flush machine may
     /// give it more at any time. Farther away the hold remembers for how many more requests there is room, whatever the
     /// driver takes meanwhile.
+    ///
+    /// If the scheduler shares, a part of the room is reserved for clients that have few requests there. Otherwise one
+    /// client's requests could fill the room, and others would have nothing waiting that could be ordered.
     #[inline(never)]
-    fn has_room_now(&mut self, q: &Queue, index: u16) -> bool {
+    fn has_room_now(&mut self, q: &Queue, index: u16, info: &Info) -> bool {
         let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
         let hctx = q.hctxs.get(index);
         let waiting = *self.queued[usize::from(index - self.first)] + hctx.nr_dispatch();
-        let left = nr_requests.saturating_sub(waiting + u32::from(q.hctxs.depth()));
+        let Some(scheduler) = self.scheduler() else { return false };
+        let shares = scheduler.feedback() == FeedbackKind::Usage;
+        let open = if shares { nr_requests - nr_requests / RESERVED } else { nr_requests };
+        let left = open.saturating_sub(waiting + u32::from(q.hctxs.depth()));
+        let has_room = left > 0 || {
+            let fills_share = shares && scheduler.fills_share(info, nr_requests / SHARED);
+            waiting + hctx.tags.weight() < if fills_share { open } else { nr_requests }
+        };
         *self.room = (index, left.saturating_sub(1));
-        left > 0 || waiting + hctx.tags.weight() < nr_requests
+        has_room
     }
 
     /// Whether the scheduler admits a request.

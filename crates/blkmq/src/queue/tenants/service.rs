@@ -7,10 +7,12 @@ use blkmq_sched::Op;
 use blkmq_sync::Line;
 use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What was done: reads first, all other operations second.
+/// What was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Served {
-    pub(super) operations: [u64; 2],
+    /// Reads, writes, and operations that move no data.
+    pub(super) operations: [u64; 3],
+    /// Of reads, and of writes.
     pub(super) sectors: [u64; 2],
 }
 
@@ -19,19 +21,25 @@ impl Served {
     #[inline(always)]
     pub(crate) fn add(&mut self, op: Op, nr_sectors: u32) {
         let of = usize::from(op != Op::Read);
-        self.operations[of] += 1;
-        self.sectors[of] += u64::from(nr_sectors);
+        if op.moves_data() {
+            self.operations[of] += 1;
+            self.sectors[of] += u64::from(nr_sectors);
+        } else {
+            self.operations[2] += 1;
+        }
     }
 }
 
 impl Served {
     /// What was added to `earlier`.
     pub(in crate::queue) fn since(self, earlier: Self) -> Self {
-        let of = |now: [u64; 2], before: [u64; 2]| [0, 1].map(|of: usize| now[of].saturating_sub(before[of]));
-        Self { operations: of(self.operations, earlier.operations), sectors: of(self.sectors, earlier.sectors) }
+        Self {
+            operations: [0, 1, 2].map(|of: usize| self.operations[of].saturating_sub(earlier.operations[of])),
+            sectors: [0, 1].map(|of: usize| self.sectors[of].saturating_sub(earlier.sectors[of])),
+        }
     }
 
-    pub(in crate::queue) fn operations(self) -> [u64; 2] {
+    pub(in crate::queue) fn operations(self) -> [u64; 3] {
         self.operations
     }
 
@@ -42,10 +50,9 @@ impl Served {
 
 impl AddAssign for Served {
     fn add_assign(&mut self, other: Self) {
-        for of in 0..2 {
-            self.operations[of] += other.operations[of];
-            self.sectors[of] += other.sectors[of];
-        }
+        let add = |sums: &mut [u64], others: &[u64]| sums.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
+        add(&mut self.operations, &other.operations);
+        add(&mut self.sectors, &other.sectors);
     }
 }
 
@@ -55,7 +62,7 @@ pub(crate) struct Service(Line<Cells>);
 
 #[derive(Debug, Default)]
 struct Cells {
-    operations: [AtomicU64; 2],
+    operations: [AtomicU64; 3],
     sectors: [AtomicU64; 2],
     outstanding: AtomicU32,
 }
@@ -77,13 +84,14 @@ impl Service {
 
     /// Shows what was handed out since the submitter came, and how many operations are outstanding.
     ///
-    /// COST: five stores to the thread's own line, once for all that was reaped together.
+    /// COST: six stores to the thread's own line, once for all that was reaped together.
     #[inline]
     pub(crate) fn show(&self, served: Served, outstanding: usize) {
-        for of in 0..2 {
-            self.0.operations[of].store(served.operations[of], Ordering::Relaxed);
-            self.0.sectors[of].store(served.sectors[of], Ordering::Relaxed);
-        }
+        let show = |cells: &[AtomicU64], sums: &[u64]| {
+            cells.iter().zip(sums).for_each(|(cell, sum)| cell.store(*sum, Ordering::Relaxed));
+        };
+        show(&self.0.operations, &served.operations);
+        show(&self.0.sectors, &served.sectors);
         self.note_outstanding(outstanding);
     }
 
@@ -94,8 +102,8 @@ impl Service {
     }
 
     pub(in crate::queue) fn served(&self) -> Served {
-        let read = |cells: &[AtomicU64; 2]| [0, 1].map(|of: usize| cells[of].load(Ordering::Relaxed));
-        Served { operations: read(&self.0.operations), sectors: read(&self.0.sectors) }
+        let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        Served { operations: self.0.operations.each_ref().map(read), sectors: self.0.sectors.each_ref().map(read) }
     }
 
     pub(in crate::queue) fn outstanding(&self) -> u32 {

@@ -47,10 +47,8 @@ impl UsageLog {
             let outstanding = thread.service.outstanding();
             self.reports.push(Usage { client, operations, sectors, outstanding });
         } else if let Some(known) = self.reports.iter_mut().find(|known| known.client == client) {
-            for of in 0..2 {
-                known.operations[of] += operations[of];
-                known.sectors[of] += sectors[of];
-            }
+            known.operations.iter_mut().zip(operations).for_each(|(sum, more)| *sum += more);
+            known.sectors.iter_mut().zip(sectors).for_each(|(sum, more)| *sum += more);
         }
     }
 

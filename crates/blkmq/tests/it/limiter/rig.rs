@@ -338,11 +338,11 @@ impl<'d> Rig<'d> {
         self.work -= u64::from(rq.cost);
         let in_device = self.now.since(rq.went);
         if rq.info.op.is_read() {
-            self.progress.reads.add(rq.info.nr_sectors, in_device);
+            self.progress.reads.add(rq.info.op, rq.info.nr_sectors, in_device);
             self.progress.reads_under_way += self.now.since(rq.came);
             self.least_read = Some(self.least_read.unwrap_or(u64::MAX).min(in_device));
         } else {
-            self.progress.others.add(rq.info.nr_sectors, in_device);
+            self.progress.others.add(rq.info.op, rq.info.nr_sectors, in_device);
         }
         if self.scheduler.feedback() == FeedbackKind::Events {
             let report = Report::of(Event::Completed(rq.ticket), &rq.info, self.now);
