@@ -21,7 +21,7 @@
 //! run by sector is served at once. Classes are apart: real-time requests go before best-effort ones and these before
 //! idle ones, but the next client of a lower class goes if its oldest request has waited for [`AGED`] nanoseconds. A
 //! client's longest wait within a class is the cost of what it has waiting itself over its share, and what a lead or a
-//! round of prices adds: at most 100 ms, and 400 ms for each of eight clients.
+//! round of prices adds: at most 100 ms, and 200 ms for the turn of another client or a second for its own.
 //!
 //! Sources: P. Goyal, H. M. Vin, H. Cheng, "Start-time Fair Queueing", IEEE/ACM ToN 5(5), 1997; W. Jin, J. S. Chase,
 //! J. Kaur, "Interposed Proportional Sharing for a Storage Service Utility", SIGMETRICS 2004, for D requests at once.
@@ -37,6 +37,7 @@ mod mix;
 mod price;
 mod service;
 mod show;
+mod tariff;
 mod usage;
 
 use core::fmt;
@@ -60,8 +61,8 @@ use crate::slab::{Index, Slab};
 use crate::tree::Tree;
 use crate::waiting::ByAge;
 use crate::{
-    Class, ClientId, ClientSettings, DispatchContext, Fairness, FastRequest, Feedback, FeedbackKind, GroupId,
-    GroupSettings, Info, InsertAt, Merge, Passing, RqId, Scheduler, Setting, Time,
+    Admission, Class, ClientId, ClientSettings, DispatchContext, Fairness, FastRequest, Feedback, FeedbackKind,
+    GroupId, GroupSettings, Info, InsertAt, Merge, Op, Outstanding, Passing, RqId, Scheduler, Setting, Time,
 };
 
 /// The policy's name.
@@ -171,13 +172,12 @@ impl Fair {
     /// The charge for a request: by how much it raises the finish tag of its flow, which is active.
     fn charge_of(&self, flow: Index, info: &Info) -> u64 {
         let client = self.clients.get(self.flows.get(flow).client);
-        let over_share = self.price_over_share(client, info.priority.class);
-        (f64::from(self.costs.of(info.op, info.nr_sectors)) * over_share) as u64
+        (client.cost(&self.costs, info) * self.over_share(client, info.priority.class)) as u64
     }
 
-    /// By what the predicted cost of a client's request is multiplied, if the client is active in this class.
-    fn price_over_share(&self, client: &Client, class: Class) -> f64 {
-        client.price * self.groups.over_share(client.group, Sum::Active(class), client.in_use)
+    /// One over the share of a client that is active in this class.
+    fn over_share(&self, client: &Client, class: Class) -> f64 {
+        self.groups.over_share(client.group, Sum::Active(class), client.in_use)
     }
 
     /// Counts a flow in the sum of weights of its group, unless it counts already.
@@ -241,7 +241,8 @@ impl Fair {
     /// Whether the flow of this class goes that has the least start tag.
     fn first_may_go(&mut self, class: Class, now: Time) -> bool {
         let Some(first) = self.planes[class.index()].waiting.first(&self.flows) else { return false };
-        class != Class::BestEffort || self.alone_or(first) == first && !self.must_wait(self.flows.get(first).start, now)
+        class != Class::BestEffort
+            || self.exclusive_or(first) == first && !self.must_wait(self.flows.get(first).start, now)
     }
 
     /// Since when the oldest request waits of the flow of this class that is next.
@@ -259,7 +260,7 @@ impl Fair {
             Some(found) => found,
             None => {
                 let first = self.planes[class.index()].waiting.first(&self.flows)?;
-                let flow = if class == Class::BestEffort { self.alone_or(first) } else { first };
+                let flow = if class == Class::BestEffort { self.exclusive_or(first) } else { first };
                 if class == Class::BestEffort && flow == first && self.must_wait(self.flows.get(flow).start, now) {
                     return None;
                 }
@@ -298,12 +299,15 @@ impl Fair {
         let start = self.flows.get(flow).start;
         let class = info.priority.class;
         let cost = self.costs.of(info.op, info.nr_sectors);
-        let finish = start.saturating_add(self.charge_of(flow, &info));
+        let exclusive = self.prices.note_went(flow, &info, now);
+        let client = self.clients.get(self.flows.get(flow).client);
+        let charge = exclusive
+            .map_or_else(|| self.charge_of(flow, &info), |ns| (ns as f64 * self.over_share(client, class)) as u64);
+        let finish = start.saturating_add(charge);
         let plane = &mut self.planes[class.index()];
         // A client that is served exclusively is ahead of the others, and a newcomer does not wait for these to catch
         // up.
-        let is_exclusive = self.prices.subject() == Some(flow);
-        let first = plane.waiting.first(&self.flows).filter(|_| is_exclusive);
+        let first = plane.waiting.first(&self.flows).filter(|_| exclusive.is_some());
         let least = first.map_or(start, |first| self.flows.get(first).start);
         plane.waiting.remove(&mut self.flows, flow);
         *plane.virtual_time = (*plane.virtual_time).max(least);
@@ -318,7 +322,7 @@ impl Fair {
             charged.idle_since = now;
             plane.idle.push_back(&mut self.flows, flow);
         }
-        self.window.ordered += 1;
+        self.window.ordered += if info.op == Op::Discard { info.nr_segments.max(1).into() } else { 1 };
         self.note_tag(flow, now);
         if self.rotational {
             *self.run = Run::after(*self.run, flow, &info);
@@ -338,6 +342,17 @@ impl Fair {
             }
             self.clients.forget_debts();
         }
+    }
+
+    /// Whether the client of this request has at least its share of so much room.
+    fn fills_share(&self, newcomer: &Info, room: u32) -> bool {
+        let flow = self.flows.get(self.flow_of(newcomer));
+        if flow.nr_waiting < SEVERAL {
+            return false;
+        }
+        let client = self.clients.get(flow.client);
+        let over_share = self.groups.over_share(client.group, Sum::Active(flow.class), client.in_use);
+        f64::from(flow.nr_waiting) * over_share >= f64::from(room)
     }
 
     fn flow_of(&self, info: &Info) -> Index {
@@ -449,15 +464,10 @@ impl Scheduler for Fair {
         if self.requests.len() == 0 { Passing::All } else { Passing::Nobody }
     }
 
-    /// COST: a division for each group above the client.
-    fn fills_share(&self, newcomer: &Info, room: u32) -> bool {
-        let flow = self.flows.get(self.flow_of(newcomer));
-        if flow.nr_waiting < SEVERAL {
-            return false;
-        }
-        let client = self.clients.get(flow.client);
-        let over_share = self.groups.over_share(client.group, Sum::Active(flow.class), client.in_use);
-        f64::from(flow.nr_waiting) * over_share >= f64::from(room)
+    /// COST: a division for each group above the client, if there is only reserved room.
+    fn limit_depth(&self, newcomer: &Info, outstanding: Outstanding) -> Admission {
+        let fills_share = outstanding.reserved.is_some_and(|room| self.fills_share(newcomer, room));
+        Admission::fitting(!fills_share)
     }
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {

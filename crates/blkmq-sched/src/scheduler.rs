@@ -95,6 +95,9 @@ pub struct Outstanding {
     pub others: u64,
     /// The hardware queues to which the requests that are ordered here go.
     pub nr_hctxs: u32,
+    /// If only the room is left that is reserved for clients with few waiting requests: how many these may have
+    /// together, each its share. Only a policy that wants [usage](FeedbackKind::Usage) is asked so.
+    pub reserved: Option<u32>,
 }
 
 impl Outstanding {
@@ -268,18 +271,12 @@ pub trait Scheduler: Send + fmt::Debug {
     /// does for which there is no room, and the policy is asked again after each completion. So it refuses no request
     /// of a client that has nothing outstanding. By default it admits every request.
     ///
-    /// What it refuses beside a few requests it refuses beside more. Only a policy that wants
-    /// [events](FeedbackKind::Events) is asked about reads. What passes the policy by is not asked about: where a
-    /// policy does not admit a request other than a read beside as many as there can be, only reads pass.
+    /// What it refuses beside a few requests it refuses beside more. A policy is asked about reads only if it wants
+    /// [events](FeedbackKind::Events), or for its share of what is [reserved](Outstanding::reserved). What passes the
+    /// policy by is not asked about: where a policy does not admit a request other than a read beside as many as there
+    /// can be, only reads pass.
     fn limit_depth(&self, _newcomer: &Info, _outstanding: Outstanding) -> Admission {
         Admission::Admitted
-    }
-
-    /// Whether the client of this request has at least its share of `room` waiting here. Asked of a policy that wants
-    /// [usage](FeedbackKind::Usage) while only the room is left that is reserved for clients with less: a request of a
-    /// client with more waits outside, and the policy is asked again after each completion. By default no client has.
-    fn fills_share(&self, _newcomer: &Info, _room: u32) -> bool {
-        false
     }
 
     /// The knobs, in the kernel's order; by default none.

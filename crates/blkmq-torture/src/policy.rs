@@ -379,18 +379,11 @@ impl Scheduler for Watched {
 
     fn limit_depth(&self, newcomer: &Info, outstanding: Outstanding) -> Admission {
         let admission = self.inner.limit_depth(newcomer, outstanding);
-        if admission == Admission::Refused && self.inner.feedback() == FeedbackKind::Events {
+        let is_by_client = self.inner.feedback() == FeedbackKind::Events || outstanding.reserved.is_some();
+        if admission == Admission::Refused && is_by_client {
             self.judge(self.roster.refuse(newcomer.client));
         }
         admission
-    }
-
-    fn fills_share(&self, newcomer: &Info, room: u32) -> bool {
-        let fills_share = self.inner.fills_share(newcomer, room);
-        if fills_share {
-            self.judge(self.roster.refuse(newcomer.client));
-        }
-        fills_share
     }
 
     fn knobs(&self) -> &'static [Knob] {

@@ -4,12 +4,14 @@ use alloc::vec::Vec;
 
 use super::flow::Flow;
 use super::group::{SCALE, Sum};
-use super::mix::Mix;
+use super::mix::{Counts, Mix};
 use super::service::ClientUsage;
+use super::tariff::{Pricing, Tariff};
 use super::{Fair, unless_mutated};
 use crate::data::{Named, Tracked};
+use crate::limiter::Costs;
 use crate::slab::{Index, Slab};
-use crate::{Class, ClientId, ClientSettings, GroupId};
+use crate::{Class, ClientId, ClientSettings, GroupId, Info};
 
 /// How many clients that have left are remembered. If more owe something, who owes the least is forgotten.
 const DEBTORS: usize = 64;
@@ -32,11 +34,7 @@ pub(super) struct Client {
     /// Whether it was hungry in the last window, in the class best-effort, and what it asked for.
     pub(super) is_hungry: bool,
     pub(super) mix: Option<Mix>,
-    /// How many times as much its requests cost as is predicted, and whether this was measured. For which ones it was,
-    /// or was to be.
-    pub(super) price: f64,
-    pub(super) has_price: bool,
-    pub(super) priced: Option<Mix>,
+    pub(super) pricing: Pricing,
     /// Operations were outstanding by the last report.
     pub(super) is_outstanding: bool,
     /// It got less than it was due when others were last let go.
@@ -52,12 +50,11 @@ struct Debt {
     finish: [u64; 3],
 }
 
-/// The price of the requests of a client that has left.
+/// What is known of what the requests of a client cost that has left.
 #[derive(Debug, Clone, Copy)]
 struct Remembered {
     name: u64,
-    price: f64,
-    priced: Option<Mix>,
+    pricing: Pricing,
 }
 
 /// How many clients that have left count in a window. If there are more, the first one is forgotten that was not there
@@ -200,7 +197,7 @@ impl Clients {
         self.places[usize::from(place)].as_ref().expect("a client that has flows is there")
     }
 
-    fn get_mut(&mut self, place: u16) -> &mut Client {
+    pub(super) fn get_mut(&mut self, place: u16) -> &mut Client {
         if place == STRANGER {
             return &mut self.stranger;
         }
@@ -272,12 +269,12 @@ impl Clients {
         self.debts.clear();
     }
 
-    /// Remembers the price of a client that leaves.
+    /// Remembers what the requests of a client cost that leaves.
     fn remember_price(&mut self, client: &Client) {
-        if !client.has_price || client.name == 0 {
+        if client.pricing.tariff().is_none() || client.name == 0 {
             return;
         }
-        let remembered = Remembered { name: client.name, price: client.price, priced: client.priced };
+        let remembered = Remembered { name: client.name, pricing: client.pricing };
         let known = self.prices.iter_mut().find(|known| known.name == client.name);
         if let Some(known) = known {
             *known = remembered;
@@ -297,7 +294,7 @@ impl Clients {
 }
 
 impl Client {
-    /// A client that has got nothing, with the predicted price.
+    /// A client that has got nothing, whose requests cost what is predicted.
     fn new(id: ClientId, settings: &ClientSettings, group: usize, flows: [Index; 3]) -> Self {
         let ClientSettings { name, weight, priority, .. } = *settings;
         Self {
@@ -311,9 +308,7 @@ impl Client {
             usage: ClientUsage::default(),
             is_hungry: false,
             mix: None,
-            price: 1.0,
-            has_price: false,
-            priced: None,
+            pricing: Pricing::default(),
             is_outstanding: false,
             was_below_due: false,
             has_left: false,
@@ -322,6 +317,22 @@ impl Client {
 
     pub(super) const fn id(&self) -> ClientId {
         self.id
+    }
+
+    /// What a request costs the client, in nanoseconds.
+    #[inline]
+    pub(super) fn cost(&self, costs: &Costs, info: &Info) -> f64 {
+        match self.pricing.tariff() {
+            Some(tariff) => tariff.of(info.op, info.nr_sectors),
+            None => costs.of(info.op, info.nr_sectors).into(),
+        }
+    }
+
+    /// What operations that are over have cost it, in nanoseconds.
+    pub(super) fn value(&self, costs: &Costs, counts: &Counts) -> f64 {
+        self.pricing
+            .tariff()
+            .map_or_else(|| Tariff::predicted(costs).sum(counts), |tariff| self.pricing.merged() * tariff.sum(counts))
     }
 
     /// The weight that was set.
@@ -374,13 +385,11 @@ impl Fair {
             joined.is_new = debt.is_none();
         }
         let known = self.clients.prices.iter().find(|known| known.name == settings.name);
-        let (price, priced) = known.map_or((1.0, None), |known| (known.price, known.priced));
+        let pricing = known.map_or_else(Pricing::default, |known| known.pricing);
         let joined = Client::new(id, settings, group, flows);
         let left = self.clients.departed.latest(settings.name).unwrap_or(&joined);
         let (is_hungry, mix, was_below_due) = (left.is_hungry, left.mix, left.was_below_due);
-        let has_price = priced.is_some();
-        *self.clients.places[place] =
-            Some(Client { is_hungry, mix, was_below_due, price, has_price, priced, ..joined });
+        *self.clients.places[place] = Some(Client { is_hungry, mix, was_below_due, pricing, ..joined });
     }
 
     /// Another weight in use, or another group. A flow that is active counts so from now on; what waits is charged at

@@ -90,13 +90,15 @@ impl Fair {
         self.flows.get(self.clients.of(client).flows[class.index()]).tag()
     }
 
-    /// Whether a client or group lends a part of its share, or this client's requests cost more or less than predicted.
+    /// Whether a client or group lends a part of its share, or this client's requests cost more or less than predicted,
+    /// or go alone and are charged by the time that passes.
     #[must_use]
     pub fn is_special(&self, client: ClientId) -> bool {
         let lends = |place| self.groups.joined(place).is_some_and(Group::lends);
         self.clients.iter().any(|client| client.in_use != client.weight())
             || self.groups.below_root().any(lends)
-            || self.clients.of(client).price.to_bits() != 1_f64.to_bits()
+            || self.clients.of(client).pricing.tariff().is_some()
+            || Class::ALL.iter().any(|class| self.is_exclusive(client, *class))
     }
 
     /// Whether the requests of this client and class are served exclusively, while their price is measured.

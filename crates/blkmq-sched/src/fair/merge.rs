@@ -19,6 +19,8 @@ impl Fair {
         let suits = |rq: &Request| rq.home == flow && Direction::of(rq.info.op) == direction;
         let (host, how, grown) = self.mergeable.find_host(&self.requests, Some(sorted), info, suits)?;
         self.grow(host, how, grown);
+        // Ranges of a discard are counted when it goes.
+        self.window.ordered += u64::from(how != MergeHow::Discard);
         let into = self.requests.get(host).id;
         let joined = if info.merge == MergeLevel::Full { self.join_neighbor(host, how) } else { None };
         Some(Merge { into, how, joined })

@@ -1,72 +1,88 @@
-//! What requests of one client cost beside those of another.
+//! When it is measured what requests of one client cost beside those of another.
 //!
 //! [`Costs`](crate::limiter::Costs) tell directions and sizes apart only where the limiter has seen them one after the
 //! other. A device may do twice as many reads as writes, or have them in a cache. So while clients with unlike requests
-//! compete, each in turn goes alone for some milliseconds. The device's rate then, in predicted cost, is what one
-//! nanosecond of the device is worth to this client, and its requests are charged by it from then on. A share is a part
-//! of the device's time: what a client gets, over what it would get alone. Start tags even out what the others missed
-//! meanwhile. Clients with few operations outstanding go on as before.
+//! compete, each in turn is served exclusively for some milliseconds. What goes to the device then takes that time, and
+//! the client is charged by it from then on ([`tariff`](super::tariff)). A share is a part of the device's time: what a
+//! client gets, over what it would get alone. Start tags even out what the others missed meanwhile. Clients with few
+//! operations outstanding go on as before.
+//!
+//! Nobody waits long for that. A turn ends after [`LONGEST`] nanoseconds, and where it would need more, on a slow
+//! device, what is predicted stays. After each turn all go by their start tags for as long as it took. In its turn a
+//! client is charged by the time that passes, and so waits until the others have caught up. Where this would take
+//! longer than [`LONGEST_DEBT`] the client has no turn. What clients get in a round says nothing of shares.
+//!
+//! What goes to the device counts, and not what clients asked for: operations that were merged go as one request. A
+//! flush that bypasses the scheduler takes time in which its client's requests do not go, and makes them dearer.
 
 use alloc::vec::Vec;
 
 use super::Fair;
 use super::client::Client;
-use super::mix::Mix;
+use super::mix::Counts;
+use super::tariff::{Measurement, Tariff};
 use crate::limiter::scale::{MS, SECOND};
 use crate::slab::Index;
-use crate::{Class, Fairness, Time, Usage};
+use crate::{Class, Fairness, Info, Time, Usage};
 
-/// In so many windows in a row nobody lacked anything: then the device has what it needs.
+/// In so many windows in a row nobody was below its due: then the device has what it needs.
 const STEADY: u32 = 4;
 
-/// Nanoseconds: how long one client goes alone at least and at most, and how long before that the device works off what
-/// it has from others, at least. So many operations tell a rate sooner.
-const ALONE: u64 = 20 * MS;
+/// Nanoseconds: how long one client is served exclusively at most. First the device works off what it has from others,
+/// for so long at least, and then the client's operations count, for so long at least.
 const LONGEST: u64 = 200 * MS;
 const SETTLE: u64 = 5 * MS;
-const ENOUGH: u64 = 64;
+const COUNTS: u64 = 20 * MS;
 
-/// How many operations of others the device may have from before.
+/// Nanoseconds of cost over share: by so much a turn raises a client's tag at most.
+const LONGEST_DEBT: u64 = SECOND;
+
+/// How many operations of others the device may have from before, and how many of the client tell a rate.
 const IN_DEVICE: u64 = 32;
+const ENOUGH: u64 = 64;
 
 /// Nanoseconds: from one round to the next, at first and at most.
 const SHORTEST_PERIOD: u64 = SECOND;
 const LONGEST_PERIOD: u64 = 320 * SECOND;
 
-/// How many unlike clients go alone in a round.
+/// How many unlike clients have a turn in a round.
 const MOST: usize = 8;
 
-/// A round is void if others got so many times what the client got that goes alone.
+/// A round is void if others got so many times what the client got whose turn it is.
 const MOST_OF_OTHERS: f64 = 0.2;
 
-/// Prices are between these.
-const LEAST_PRICE: f64 = 0.02;
-const MOST_PRICE: f64 = 50.0;
-
-/// One client goes alone.
+/// One client is served exclusively.
 #[derive(Debug, Clone, Copy)]
 struct Probe {
     place: u16,
     flow: Index,
+    began: Time,
     /// What completes since then counts.
     counts_from: Time,
+    /// The time until then was charged.
+    charged_until: Time,
     /// The last report before the present one.
     reported: Time,
     ns: u64,
-    operations: u64,
-    /// The cost of what the client got, and of what others got.
-    got: f64,
-    others: f64,
+    /// The requests of the client that went, its operations that are over, and those of others.
+    went: Counts,
+    done: Counts,
+    others: Counts,
 }
 
-/// Rounds in which clients go alone.
+/// Rounds in which clients are served exclusively, in turn.
 #[derive(Debug, Clone)]
 pub(super) struct Prices {
     probe: Option<Probe>,
-    /// What was measured in this round.
-    measured: Vec<(Mix, f64)>,
-    /// In how many windows in a row nobody lacked anything.
+    /// Between two turns, and for a while after the last one, all go by their start tags: until when, and the place
+    /// from which on the next client is looked for, if the round goes on.
+    pause: Option<(Time, Option<u16>)>,
+    /// What was measured in this round, and of which client.
+    measured: Vec<(u16, Measurement)>,
+    /// In how many windows in a row nobody was below its due.
     steady: u32,
+    /// When the last round ended, and when the next one begins.
+    ended: Time,
     next_round: Time,
     period: u64,
     /// How long an operation took on average, one after the other, in nanoseconds.
@@ -76,17 +92,31 @@ pub(super) struct Prices {
 impl Prices {
     pub(super) fn new() -> Self {
         let (measured, period) = (Vec::with_capacity(MOST), SHORTEST_PERIOD);
-        Self { probe: None, measured, steady: 0, next_round: Time(0), period, each: 0 }
+        Self { probe: None, pause: None, measured, steady: 0, ended: Time(0), next_round: Time(0), period, each: 0 }
     }
 
-    /// The flow of the client that goes alone.
+    /// The flow of the client that is served exclusively.
     pub(super) fn subject(&self) -> Option<Index> {
         self.probe.map(|probe| probe.flow)
     }
 
-    /// The client that goes alone leaves.
+    /// Whether what clients get now depends on a round.
+    pub(super) fn disturb(&self) -> bool {
+        self.probe.is_some() || self.pause.is_some()
+    }
+
+    /// A request of a flow goes. If the flow is served exclusively: the nanoseconds for which it is charged.
+    pub(super) fn note_went(&mut self, flow: Index, info: &Info, now: Time) -> Option<u64> {
+        let probe = self.probe.as_mut().filter(|probe| probe.flow == flow)?;
+        probe.went.add(info.op, info.nr_sectors);
+        let ns = now.since(probe.charged_until);
+        probe.charged_until = probe.charged_until.after(ns);
+        Some(ns)
+    }
+
+    /// The client leaves that is served exclusively.
     pub(super) fn abandon(&mut self) {
-        self.probe = None;
+        (self.probe, self.pause, self.steady) = (None, None, 0);
     }
 }
 
@@ -101,30 +131,41 @@ impl Fair {
         if are_alike {
             // What is alike costs the same.
             let hungry = || self.clients.iter().filter(|client| client.is_hungry);
-            let known = hungry().find(|client| client.is_priced() && client.has_price).map(|client| client.price);
-            let hungry = self.clients.iter_mut().filter(|client| client.is_hungry);
-            hungry.for_each(|client| client.take_price(known));
-            (self.prices.period, self.prices.next_round) = (SHORTEST_PERIOD, now);
+            let known = hungry().find_map(|client| client.pricing.like(&client.mix?));
+            for client in self.clients.iter_mut().filter(|client| client.is_hungry) {
+                match &known {
+                    Some(known) => client.pricing.take(known, &self.costs),
+                    None => client.pricing.charge_as_predicted(),
+                }
+            }
             return;
         }
-        let has_new = self.clients.iter().any(|client| client.is_hungry && !client.is_priced());
-        if has_new {
+        let is_covered = |client: &Client| client.mix.is_none_or(|mix| client.pricing.covers(&mix));
+        if self.clients.iter().any(|client| client.is_hungry && !is_covered(client)) {
             self.prices.period = SHORTEST_PERIOD;
-            self.prices.next_round = self.prices.next_round.min(now.after(SHORTEST_PERIOD));
+            self.prices.next_round = self.prices.next_round.min(self.prices.ended.after(SHORTEST_PERIOD));
         }
-        if self.prices.probe.is_none() && self.prices.steady >= STEADY && now >= self.prices.next_round {
+        let fits = each.saturating_mul(IN_DEVICE + ENOUGH) <= LONGEST;
+        if fits && !self.prices.disturb() && self.prices.steady >= STEADY && now >= self.prices.next_round {
             self.prices.measured.clear();
-            self.clients.iter_mut().filter(|client| client.is_hungry).for_each(Client::begin_pricing);
             self.next_subject(0, now);
         }
     }
 
-    /// The next hungry client from this place on goes alone that is unlike those before it. Without one the round ends.
+    /// Begins the turn of the next hungry client from this place on that is unlike those before it. Without one the
+    /// round ends.
     fn next_subject(&mut self, from: u16, now: Time) {
         let measured = &self.prices.measured;
+        let settle = self.prices.each.saturating_mul(IN_DEVICE).max(SETTLE);
+        let turn = settle + self.prices.each.saturating_mul(ENOUGH).max(COUNTS);
+        let catches_up = |client: &Client| {
+            let is_active = self.flows.get(client.flows[Class::BestEffort.index()]).is_active;
+            is_active && turn as f64 * self.over_share(client, Class::BestEffort) <= LONGEST_DEBT as f64
+        };
         let is_next = |client: &Client| {
             client.is_hungry
-                && client.mix.is_some_and(|mix| measured.iter().all(|(known, _)| !known.is_like(&mix)))
+                && catches_up(client)
+                && client.mix.is_some_and(|mix| measured.iter().all(|(_, known)| !known.mix.is_like(&mix)))
                 && measured.len() < MOST
         };
         let mut places = from..self.clients.nr_places();
@@ -132,99 +173,83 @@ impl Fair {
             self.end_round(now);
             return;
         };
-        // A window may contain a pause.
-        let settle = self.prices.each.saturating_mul(IN_DEVICE).clamp(SETTLE, LONGEST);
         self.prices.probe = Some(Probe {
             place,
             flow: self.clients.get(place).flows[Class::BestEffort.index()],
+            began: now,
             counts_from: now.after(settle),
+            charged_until: now.after(settle),
             reported: now,
             ns: 0,
-            operations: 0,
-            got: 0.0,
-            others: 0.0,
+            went: Counts::default(),
+            done: Counts::default(),
+            others: Counts::default(),
         });
     }
 
     fn end_round(&mut self, now: Time) {
         let prices = &mut self.prices;
-        prices.probe = None;
-        prices.next_round = now.after(prices.period);
+        (prices.ended, prices.next_round) = (now, now.after(prices.period));
         prices.period = (2 * prices.period).min(LONGEST_PERIOD);
-        for client in self.clients.iter_mut().filter(|client| client.is_hungry) {
-            let price = client.mix.and_then(|mix| prices.measured.iter().find(|(known, _)| known.is_like(&mix)));
-            if let Some((_, price)) = price {
-                client.note_price(*price);
+        for place in 0..self.clients.nr_places() {
+            let measured = &self.prices.measured;
+            let Some(client) = self.clients.joined(place).filter(|client| client.is_hungry) else { continue };
+            let own = measured.iter().find(|(of, _)| *of == place);
+            let alike = || measured.iter().find(|(_, known)| client.mix.is_some_and(|mix| known.mix.is_like(&mix)));
+            if let Some((_, measurement)) = own.or_else(alike).copied() {
+                self.clients.get_mut(place).pricing.note(&measurement, &self.costs);
             }
         }
     }
 
-    /// The flow that goes next, if `first` is the one with the least start tag: while a client goes alone its flow goes
-    /// before those of other hungry clients. If it often has nothing waiting it does not fill the device, and what it
-    /// gets is no price.
-    pub(super) fn alone_or(&self, first: Index) -> Index {
+    /// The flow that goes next, if `first` is the one with the least start tag: an exclusive client's flow goes before
+    /// those of other hungry clients. If it often has nothing waiting it does not fill the device, and what it gets is
+    /// no price.
+    pub(super) fn exclusive_or(&self, first: Index) -> Index {
         let Some(subject) = self.prices.subject() else { return first };
         let has_rival = self.clients.get(self.flows.get(first).client).is_hungry;
         if has_rival && !self.flows.get(subject).is_idle() { subject } else { first }
     }
 
-    /// What clients got since the last report, while one of them goes alone.
-    pub(super) fn note_alone(&mut self, usage: &[Usage], now: Time) {
+    /// What clients got since the last report, while one of them is served exclusively.
+    pub(super) fn note_exclusive(&mut self, usage: &[Usage], now: Time) {
+        if let Some((until, from)) = self.prices.pause.filter(|(until, _)| *until <= now) {
+            debug_assert!(self.prices.probe.is_none(), "a turn is no pause: {until:?}");
+            self.prices.pause = None;
+            if let Some(from) = from {
+                self.next_subject(from, now);
+            }
+            return;
+        }
         let Some(probe) = &mut self.prices.probe else { return };
+        let turn = now.since(probe.began);
         let since = core::mem::replace(&mut probe.reported, now);
-        if since < probe.counts_from {
+        if since < probe.counts_from && turn < LONGEST {
+            probe.went = Counts::default();
             return;
         }
         probe.ns += now.since(since);
         let subject = self.clients.get(probe.place).id();
         for of_thread in usage {
-            let got: f64 = self.costs.of_usage(of_thread).iter().sum();
-            if of_thread.client == subject {
-                probe.got += got;
-                probe.operations += of_thread.operations.iter().sum::<u64>();
-            } else {
-                probe.others += got;
-            }
+            let counts = if of_thread.client == subject { &mut probe.done } else { &mut probe.others };
+            counts.add_usage(of_thread);
         }
-        if probe.ns < ALONE || probe.operations < ENOUGH && probe.ns < LONGEST {
+        let is_enough = probe.ns >= COUNTS && probe.done.operations() >= ENOUGH as f64;
+        if !is_enough && turn < LONGEST {
             return;
         }
-        let Probe { place, ns, got, others, .. } = *probe;
-        if others > MOST_OF_OTHERS * got {
+        let Probe { place, ns, went, done, others, .. } = *probe;
+        (self.prices.probe, self.prices.pause) = (None, Some((now.after(turn), None)));
+        let [went_cost, done_cost, others] = [went, done, others].map(|of| Tariff::predicted(&self.costs).sum(&of));
+        if !is_enough || others > MOST_OF_OTHERS * done_cost {
             // Prices hold beside each other, or not at all.
             self.prices.measured.clear();
             self.end_round(now);
             return;
         }
-        if let Some(mix) = self.clients.get(place).mix {
-            let price = (ns as f64 / got.max(1.0)).clamp(LEAST_PRICE, MOST_PRICE);
-            self.prices.measured.push((mix, price));
-        }
-        self.next_subject(place + 1, now);
-    }
-}
-
-impl Client {
-    /// Takes the price of one that is alike; what is predicted if that has none.
-    fn take_price(&mut self, price: Option<f64>) {
-        self.priced = price.and(self.mix);
-        (self.price, self.has_price) = (price.unwrap_or(1.0), price.is_some());
-    }
-
-    /// What it asks for now is to be priced.
-    fn begin_pricing(&mut self) {
-        self.has_price &= self.is_priced();
-        self.priced = self.mix;
-    }
-
-    /// Whether the price of what it asks for was to be measured.
-    fn is_priced(&self) -> bool {
-        self.mix.zip(self.priced).is_some_and(|(mix, priced)| mix.is_like(&priced))
-    }
-
-    /// Its requests cost so many times what is predicted. Rates swing, so a price that was known counts as much.
-    fn note_price(&mut self, price: f64) {
-        self.price = if self.has_price { (self.price + price) / 2.0 } else { price };
-        self.has_price = true;
+        self.clients.get_mut(place).pricing.note_merged(went_cost, done_cost);
+        let measurement = Measurement::new(&went, ns, &self.costs);
+        self.prices.measured.extend(measurement.map(|measurement| (place, measurement)));
+        self.prices.pause = Some((now.after(turn), Some(place + 1)));
     }
 }

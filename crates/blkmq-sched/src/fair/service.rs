@@ -1,6 +1,6 @@
 //! What one client got within a window of [usage](super::usage).
 
-use super::mix::Mix;
+use super::mix::Counts;
 
 /// What a client got, and how much it had outstanding.
 #[derive(Debug, Clone, Copy, Default)]
@@ -8,10 +8,8 @@ pub(super) struct ClientUsage {
     /// The predicted service time, and what was due, in nanoseconds.
     pub(super) got: f64,
     pub(super) due: f64,
-    /// The operations, and the predicted cost without the client's price of reads, of writes, and of what moves no
-    /// data.
-    operations: u64,
-    costs: [f64; 3],
+    /// The operations that are over.
+    pub(super) counts: Counts,
     /// What it keeps if it lends, as a part of what all clients got.
     pub(super) kept: f64,
     /// How many reports said that operations were outstanding, and how many the present one says are.
@@ -32,12 +30,6 @@ impl ClientUsage {
         Self { is_whole, ..Self::default() }
     }
 
-    /// So many operations are over.
-    pub(super) fn note(&mut self, operations: u64, costs: [f64; 3]) {
-        self.operations += operations;
-        self.costs.iter_mut().zip(costs).for_each(|(sum, cost)| *sum += cost);
-    }
-
     /// All threads of a report were counted. Returns whether operations were outstanding.
     pub(super) fn end_report(&mut self) -> bool {
         let outstanding = core::mem::take(&mut self.outstanding);
@@ -49,14 +41,10 @@ impl ClientUsage {
     /// Adds what a client of the same name got that left within the window.
     pub(super) fn absorb(&mut self, other: &Self) {
         self.got += other.got;
-        self.note(other.operations, other.costs);
+        self.counts.absorb(&other.counts);
         self.reports += other.reports;
         self.most_outstanding = self.most_outstanding.max(other.most_outstanding);
         self.is_whole |= other.is_whole;
-    }
-
-    pub(super) fn mix(&self) -> Option<Mix> {
-        Mix::of(self.operations, self.costs)
     }
 
     /// Whether the client may want more than it gets, which it can use at once.

@@ -11,6 +11,8 @@ use super::Fair;
 use super::client::Client;
 use super::group::Sum;
 use super::lead::Verdict;
+use super::mix::{Counts, Mix};
+use super::tariff::Tariff;
 use crate::limiter::scale::{ENOUGH_OF_CLIENTS, MS, SECOND};
 use crate::{Class, Fairness, Time, Usage};
 
@@ -23,10 +25,12 @@ const LONGEST: u64 = SECOND;
 pub(super) struct Window {
     began: Option<Time>,
     operations: u64,
-    /// Requests that were dispatched.
+    /// Operations whose requests were dispatched, or that were merged into some here.
     pub(super) ordered: u64,
     /// Reports until now.
     reports: u32,
+    /// A client went alone in it, or others have not caught up yet.
+    is_disturbed: bool,
 }
 
 impl Window {
@@ -38,20 +42,23 @@ impl Window {
 
 impl Fair {
     pub(super) fn note_usage(&mut self, usage: &[Usage], now: Time) -> Fairness {
-        self.note_alone(usage, now);
+        self.window.is_disturbed |= self.prices.disturb();
+        self.note_exclusive(usage, now);
+        self.window.is_disturbed |= self.prices.disturb();
         let Some(began) = self.window.began else {
             self.begin_window(now);
             return Fairness::Unknown;
         };
         for of_thread in usage {
-            let costs = self.costs.of_usage(of_thread);
-            let operations = of_thread.operations.iter().sum();
             let client = self.clients.of_mut(of_thread.client);
+            let mut counts = Counts::default();
+            counts.add_usage(of_thread);
+            let got = client.value(&self.costs, &counts);
             let usage = &mut client.usage;
-            usage.got += client.price * costs.iter().sum::<f64>();
-            usage.note(operations, costs);
+            usage.got += got;
+            usage.counts.absorb(&counts);
             usage.outstanding = usage.outstanding.saturating_add(of_thread.outstanding);
-            self.window.operations += operations;
+            self.window.operations += of_thread.operations.iter().sum::<u64>();
         }
         self.window.reports += 1;
         for client in self.clients.watched_mut() {
@@ -63,10 +70,15 @@ impl Fair {
             return Fairness::Unknown;
         }
         self.clients.reunite();
+        if self.window.is_disturbed {
+            self.begin_window(now);
+            return Fairness::Unknown;
+        }
+        let predicted = Tariff::predicted(&self.costs);
         for client in self.clients.watched_mut() {
             let was_there = client.usage.is_whole && !client.has_left;
             client.usage.is_busy = was_there && 2 * client.usage.reports >= self.window.reports;
-            client.mix = client.usage.mix();
+            client.mix = Mix::of(&client.usage.counts, predicted.by_kind(&client.usage.counts));
             client.is_hungry = client.is_paced();
         }
         let verdict = self.judge(ns);

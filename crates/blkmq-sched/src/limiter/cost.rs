@@ -11,7 +11,7 @@
 
 use super::SMALL;
 use super::progress::{OTHER, READ, Span, charged_sectors, direction};
-use crate::{Op, Usage};
+use crate::Op;
 
 /// Bases first, by direction, then what each sector adds.
 const NR: usize = 4;
@@ -50,13 +50,12 @@ impl Costs {
         ((self.parts[at] + self.parts[2 + at] * f64::from(charged_sectors(op, sectors))) as u32).max(1)
     }
 
-    /// The cost of what a thread has had done, in nanoseconds: of its reads, of its writes, and of what moves no data.
+    /// The costs of a read, a write, and an operation that moves no data, without their sectors, and of a sector of a
+    /// read and of a write, in nanoseconds.
     #[must_use]
-    pub fn of_usage(&self, usage: &Usage) -> [f64; 3] {
-        let of =
-            |at: usize, operations, sectors| self.parts[at] * operations as f64 + self.parts[2 + at] * sectors as f64;
-        let Usage { operations: [reads, writes, others], sectors: [read, written], .. } = *usage;
-        [of(READ, reads, read), of(OTHER, writes, written), of(OTHER, others, u64::from(SMALL) * others)]
+    pub fn by_kind(&self) -> [f64; 5] {
+        let [read, write, sector_read, sector_written] = self.parts;
+        [read, write, write + sector_written * f64::from(SMALL), sector_read, sector_written]
     }
 
     /// What each part adds to the cost of what completed.

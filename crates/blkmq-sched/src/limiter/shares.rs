@@ -7,8 +7,9 @@
 //! nearly as much as with any, or one just below the device's ceiling ([`Watch::just_below`]). If none does as much as
 //! the device did without a bound, the device is not what limits the clients, and nothing is held back for a while.
 //!
-//! If a client lacks although there is a bound, and requests wait in the device, fewer of them may keep it busy since the
-//! load has changed. Then the bound is searched anew in the same way, ever more seldom if that changes nothing.
+//! If a client is below its due although there is a bound, and requests wait in the device, fewer of them may keep it
+//! busy since the load has changed. Then the bound is searched anew in the same way, ever more seldom if that changes
+//! nothing.
 
 use core::mem::take;
 
@@ -58,8 +59,8 @@ const LAST_CHANCE: u32 = 8;
 /// Nanoseconds: when a larger bound is tried for the first time.
 const FIRST_WIDENING: u64 = SECOND;
 
-/// Nanoseconds: how long after a search none begins although a client lacks, at least. If the next one begins soon after
-/// that, twice as long passes after it.
+/// Nanoseconds: how long after a search none begins although a client is below its due, at least. If the next one
+/// begins soon after that, twice as long passes after it.
 const SHORTEST_PERIOD: u64 = 2 * SECOND;
 
 /// What is known of the clients' shares.
@@ -88,8 +89,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// The bound with which the device does nearly all that it can without a line in it, if growing has told how long it
-    /// takes for a request then, and if whole requests make such a bound. One request costs `one` nanoseconds.
+    /// The bound with which the device does nearly all that it can without a line in it, if growing has told how long
+    /// it takes for a request then, and if whole requests make such a bound. One request costs `one` nanoseconds.
     ///
     /// A bound that is a little larger costs no throughput, but it keeps the device at its ceiling. There a volume of a
     /// cloud has no credit left, and delays single operations for long. Clients that have few outstanding then wait

@@ -128,7 +128,7 @@ fn a_heavier_client_is_waited_for_until_the_timer_goes_off() {
 fn a_client_without_requests_is_admitted() {
     let mut bfq = steady_bfq(2);
     bfq.insert(RqId(1), &lone(client(1), 0, Op::Write), InsertAt::Sorted, Time(MS));
-    let full = Outstanding { others: 100_000, nr_hctxs: 1 };
+    let full = Outstanding { others: 100_000, nr_hctxs: 1, reserved: None };
     assert_eq!(bfq.limit_depth(&lone(client(2), 0, Op::Write), full), Admission::First);
     assert_eq!(bfq.limit_depth(&lone(client(1), 8, Op::Write), full), Admission::Refused);
     assert_eq!(bfq.limit_depth(&lone(client(1), 8, Op::Read), full), Admission::Admitted);
@@ -142,7 +142,7 @@ fn a_group_has_no_more_room_than_its_share() {
     let groups = [1, 2].map(|place| join_group(&mut bfq, place, 1));
     (1..4).for_each(|of| bfq.join(client(of), &in_group(groups[usize::from(of > 2)])));
     let write = |of| Info { sync: true, ..lone(client(of), 0, Op::Write) };
-    let fill = |bfq: &mut Bfq, of| fill(bfq, write(of), Outstanding { others: 1, nr_hctxs: 1 });
+    let fill = |bfq: &mut Bfq, of| fill(bfq, write(of), Outstanding { others: 1, nr_hctxs: 1, reserved: None });
     bfq.insert(RqId(1000), &write(3), InsertAt::Sorted, Time(MS));
     let room = 256 * 3 / 4;
     assert_eq!(fill(&mut bfq, 1), room / 2, "the first member is alone in its group");
@@ -186,7 +186,7 @@ fn the_idle_class_does_not_starve() {
 fn a_reader_has_no_more_room_than_its_share() {
     let mut bfq = steady_bfq(2);
     bfq.configure(Setting::NrRequests(100));
-    let full = Outstanding { others: 100_000, nr_hctxs: 4 };
+    let full = Outstanding { others: 100_000, nr_hctxs: 4, reserved: None };
     let fill = |bfq: &mut Bfq, of| fill(bfq, lone(client(of), 0, Op::Read), full);
     assert_eq!(fill(&mut bfq, 1), 400, "it is alone");
     assert_eq!(fill(&mut bfq, 2), 200);

@@ -6,7 +6,8 @@ use crate::counting::allocations;
 use crate::random::Random;
 use blkmq_sched::limiter::Costs;
 use blkmq_sched::{
-    Class, ClientSettings, Fair, Feedback, GroupId, GroupSettings, Info, InsertAt, Op, RqId, Scheduler, Setting, Time,
+    Admission, Class, ClientSettings, Fair, Feedback, GroupId, GroupSettings, Info, InsertAt, Op, Outstanding, RqId,
+    Scheduler, Setting, Time,
 };
 use proptest::prelude::*;
 
@@ -233,7 +234,8 @@ fn shares_of_the_room_are_by_weight() {
     let group = world.join_group(1, 100, GroupId::ROOT);
     (3..5).for_each(|of| world.join(of, 900, group));
     let dues = [(1, 200), (2, 600), (3, 100), (4, 100)];
-    let filled = |world: &World| dues.map(|(of, _)| world.fair.fills_share(&read(of), 1000));
+    let reserved = Outstanding { others: 0, nr_hctxs: 1, reserved: Some(1000) };
+    let filled = |world: &World| dues.map(|(of, _)| world.fair.limit_depth(&read(of), reserved) == Admission::Refused);
     dues.iter().for_each(|(of, due)| world.insert_many(read(*of), due - 1));
     assert_eq!(filled(&world), [false; 4]);
     dues.iter().for_each(|(of, _)| world.insert(read(*of)));

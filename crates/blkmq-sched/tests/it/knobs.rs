@@ -72,8 +72,9 @@ fn those_of_a_throttle_are_linux_s_too() {
 /// Beside how many other requests than reads the scheduler no longer admits a write. Reads it always admits.
 fn bound(scheduler: &dyn Scheduler) -> u64 {
     let info = |op| Info { nr_sectors: 8, nr_segments: 1, op, ..Info::default() };
-    let admits =
-        |op, others| scheduler.limit_depth(&info(op), Outstanding { others, nr_hctxs: 3 }) != Admission::Refused;
+    let admits = |op, others| {
+        scheduler.limit_depth(&info(op), Outstanding { others, nr_hctxs: 3, reserved: None }) != Admission::Refused
+    };
     assert!(admits(Op::Read, u64::MAX));
     let others = (0..).find(|others| !admits(Op::Write, *others)).expect("there is a bound");
     assert_eq!(others % 3, 0, "each hardware queue counts");

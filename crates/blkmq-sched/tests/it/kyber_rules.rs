@@ -39,7 +39,7 @@ fn ids(kyber: &mut Kyber, tokens: &mut Left) -> Vec<u64> {
 fn others_than_reads_may_have_three_quarters() {
     let mut kyber = Kyber::new();
     let admits = |kyber: &dyn Scheduler, info, others| {
-        kyber.limit_depth(&info, Outstanding { others, nr_hctxs: 2 }) != Admission::Refused
+        kyber.limit_depth(&info, Outstanding { others, nr_hctxs: 2, reserved: None }) != Admission::Refused
     };
     assert!(admits(&kyber, write(0), 383) && !admits(&kyber, write(0), 384) && admits(&kyber, read(0), 384));
     for (nr_requests, depth) in [(64, 48), (65_536, 49_152), (5, 3), (1, 1), (0, 1), (u32::MAX, 3_221_225_471_u32)] {
@@ -56,7 +56,9 @@ fn another_hardware_queue_gets_an_empty_one_of_the_same_settings() {
     let parts = first.init_hctx().expect("kyber keeps no order across hardware queues");
     let mut other = parts.scheduler;
     assert!(other.is_empty() && other.name() == "kyber");
-    let admits = |others| other.limit_depth(&write(0), Outstanding { others, nr_hctxs: 1 }) != Admission::Refused;
+    let admits = |others| {
+        other.limit_depth(&write(0), Outstanding { others, nr_hctxs: 1, reserved: None }) != Admission::Refused
+    };
     assert!(admits(5) && !admits(6));
     other.reserve(1);
     other.insert(RqId(1), &read(8), InsertAt::Sorted, Time(0));

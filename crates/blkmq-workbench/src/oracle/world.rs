@@ -198,7 +198,7 @@ impl World {
         let mut behind = Vec::new();
         let mut at = 0;
         while let Some((place, info)) = self.outside.get(at).copied() {
-            let outstanding = Outstanding { others: self.others, nr_hctxs: 1 };
+            let outstanding = Outstanding { others: self.others, nr_hctxs: 1, reserved: None };
             let admission = self.bfq.limit_depth(&info, outstanding);
             let has_room = self.outstanding < self.device.nr_requests && admission != Admission::Refused;
             if !has_room || behind.contains(&place) {

@@ -82,7 +82,9 @@ impl Model {
         };
         self.watched_mut().for_each(|client| client.watched.outstanding = 0);
         for report in usage {
-            let cost: f64 = self.costs.of_usage(report).iter().sum();
+            let Usage { operations: [reads, writes, others], sectors: [read, written], .. } = *report;
+            let counts = [reads, writes, others, read, written].map(|count| count as f64);
+            let cost: f64 = self.costs.by_kind().iter().zip(counts).map(|(cost, count)| cost * count).sum();
             let client = self.known(report.client);
             client.watched.got += cost;
             client.watched.outstanding += report.outstanding;

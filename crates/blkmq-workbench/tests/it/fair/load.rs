@@ -56,6 +56,8 @@ pub(super) struct Plan {
     pub(super) connections: usize,
     pub(super) depth: usize,
     pub(super) work: Work,
+    /// What it does instead in every second stretch of so many nanoseconds.
+    pub(super) alternates: Option<(Work, u64)>,
     /// The sectors that it uses; all if this is empty.
     pub(super) area: Range<u64>,
     /// Nanoseconds: how long it asks, and how long it then pauses, from the beginning on.
@@ -78,11 +80,20 @@ impl Plan {
             connections: 1,
             depth,
             work: Work::READ,
+            alternates: None,
             area: 0..0,
             rhythm: None,
             stays: None,
             every: None,
             delay: 0,
+        }
+    }
+
+    /// What the client asks for at `now`.
+    fn work_at(&self, now: Time) -> &Work {
+        match &self.alternates {
+            Some((other, ns)) if now.0 / ns % 2 == 1 => other,
+            _ => &self.work,
         }
     }
 
@@ -128,6 +139,13 @@ impl Outcome {
         let slices = &self.slices[client];
         let counted: u32 = slices[at(ms.start).min(slices.len())..at(ms.end).min(slices.len())].iter().sum();
         f64::from(counted) * 1e3 / (ms.end - ms.start) as f64
+    }
+
+    /// The most milliseconds in a row of these in which nothing of a client completed.
+    pub(super) fn longest_wait(&self, client: usize, ms: Range<u64>) -> u64 {
+        let at = |ms: u64| (ms * MS / SLICE) as usize;
+        let idle = self.slices[client][at(ms.start)..at(ms.end)].split(|completed| *completed > 0);
+        idle.map(|slices| slices.len() as u64 * SLICE / MS).max().unwrap_or(0)
     }
 
     /// Operations a second of all clients in these milliseconds.
@@ -331,8 +349,9 @@ impl Run<'_> {
     /// The next operation of a connection.
     fn next(&mut self, at: usize) -> Bio {
         let one = &mut self.connections[at];
-        let Plan { work, area, .. } = &self.plans[one.plan];
-        let (op, sectors) = match work {
+        let plan = &self.plans[one.plan];
+        let area = &plan.area;
+        let (op, sectors) = match plan.work_at(self.clock.now()) {
             Work::Data { op, bytes } => (*op, u64::from(*bytes) / SECTOR),
             Work::Flush => return Bio::flush(),
             Work::Discard { sectors } => (Op::Discard, *sectors),

@@ -4,6 +4,7 @@
 mod cached;
 mod load;
 mod pinning;
+mod rounds;
 mod shares;
 mod singles;
 mod tricks;

@@ -116,6 +116,31 @@ fn storms_of_large_discards_gain_nothing() {
     assert_no_gain_on(&[SSD, CLOUD], &[honest(Work::READ), trickster(Work::Discard { sectors: 1 << 17 })]);
 }
 
+/// A client that alternates between two kinds of requests is charged for each by what that kind costs. Its honest
+/// neighbour keeps 0.45 of the device's time and more, but 0.437 beside writes of 64 KiB to the volume each 200 ms.
+///
+/// Red if a price belongs to what the client asked for before: it then gains 1.3 of its due by changing in time.
+#[test]
+fn alternating_between_unlike_requests_gains_nothing() {
+    let data = |op, bytes| Work::Data { op, bytes };
+    let kinds = [
+        (CLOUD, Work::READ, data(Op::Write, 65536)),
+        (CLOUD, Work::READ, data(Op::Read, 65536)),
+        (SSD, Work::READ, data(Op::Read, 65536)),
+        (SSD, Work::READ, Work::Discard { sectors: 1 << 17 }),
+    ];
+    for (device, work, other) in kinds {
+        let alone = run_on(open(device), "none", &[honest(Work::READ)], &[], SOON.end).rate(0, SOON);
+        for period in [20, 60, 200, 1000] {
+            let trick = Plan { alternates: Some((other.clone(), period * MS)), ..trickster(work.clone()) };
+            let fair = run_on(open(device), "fair", &[honest(Work::READ), trick], &[], 8000);
+            let part = fair.rate(0, 4000..8000) / alone;
+            println!("{device}, {work:?} and {other:?} each {period} ms: {part:.3}");
+            assert!(part >= 0.43, "{device}, {work:?} and {other:?} each {period} ms: {part:.3}");
+        }
+    }
+}
+
 /// Red if what is read to be written back is another client's, or nobody's.
 #[test]
 fn rewriting_parts_of_blocks_gains_nothing() {

@@ -62,12 +62,12 @@ impl Flows {
     }
 
     /// The cost of completed requests.
-    pub(super) fn over(&self) -> u64 {
+    pub(in crate::queue) fn over(&self) -> u64 {
         self.0.over.load(Ordering::Relaxed)
     }
 
     /// Adds what the thread has completed, and takes its fastest read.
-    pub(super) fn add_to(&self, progress: &mut Progress) {
+    pub(in crate::queue) fn add_to(&self, progress: &mut Progress) {
         let cells = &self.0;
         progress.reads += cells.reads.get();
         progress.others += cells.others.get();

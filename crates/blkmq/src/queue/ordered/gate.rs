@@ -241,7 +241,7 @@ impl Domains {
         let lets_pass = |class| scheduler.may_pass(class, ClientId::default()) == Passing::All;
         if Class::ALL.into_iter().all(lets_pass) {
             let tags = nr_requests.min(q.hctxs.depth().into());
-            let others = Outstanding { others: u64::from(tags) - 1, nr_hctxs: 1 };
+            let others = Outstanding { others: u64::from(tags) - 1, nr_hctxs: 1, reserved: None };
             let reads_only = scheduler.limit_depth(&a_write(ClientId::default()), others) != Admission::Admitted;
             q.live.word.open_gate(Gate::new(Gate::ANY, reads_only, None));
             q.account.gate.note_opened(q.clock.now());

@@ -6,8 +6,8 @@ use blkmq_sched::{
 };
 
 use super::backlog::Backlog;
+use super::limiter_state::LimiterState;
 use crate::queue::Queue;
-use crate::queue::limits::limiter::LimiterState;
 use crate::queue::limits::pools::Lender;
 use crate::queue::threads::ring;
 use crate::request::{Location, Request};
@@ -404,8 +404,9 @@ impl Hold {
         let open = if shares { nr_requests - nr_requests / RESERVED } else { nr_requests };
         let left = open.saturating_sub(waiting + u32::from(q.hctxs.depth()));
         let has_room = left > 0 || {
-            let fills_share = shares && scheduler.fills_share(info, nr_requests / SHARED);
-            waiting + hctx.tags.weight() < if fills_share { open } else { nr_requests }
+            let reserved = Outstanding { reserved: Some(nr_requests / SHARED), ..self.outstanding(0) };
+            let has_share = shares && scheduler.limit_depth(info, reserved) == Admission::Refused;
+            waiting + hctx.tags.weight() < if has_share { open } else { nr_requests }
         };
         *self.room = (index, left.saturating_sub(1));
         has_room
@@ -471,7 +472,7 @@ impl Hold {
 
     #[inline]
     fn outstanding(&self, others: u64) -> Outstanding {
-        Outstanding { others, nr_hctxs: self.queued.len() as u32 }
+        Outstanding { others, nr_hctxs: self.queued.len() as u32, reserved: None }
     }
 
     #[inline]

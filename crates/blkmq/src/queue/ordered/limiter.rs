@@ -30,8 +30,8 @@ use blkmq_sched::{Fairness, Feedback, FeedbackKind, Knob, Setting, Time, Unit};
 
 use super::domains::Domains;
 use super::hold::Hold;
+use super::limiter_state::LimiterState;
 use crate::queue::Queue;
-use crate::queue::limits::limiter::LimiterState;
 use crate::queue::tenants::service::Served;
 #[cfg(virtual_cpus)]
 use crate::queue::watch::{LimiterStep, observe_limiter};

@@ -12,8 +12,8 @@ use blkmq_sync::unless_mutated;
 
 /// A limiter, with the work in flight.
 #[derive(Debug)]
-pub(in crate::queue) struct LimiterState {
-    pub(in crate::queue) limiter: Limiter,
+pub(super) struct LimiterState {
+    pub(super) limiter: Limiter,
     /// The cost of the requests that were dispatched since the limiter was created, in nanoseconds; the sum wraps.
     sent: u64,
     /// How much of it has completed, as of the last recount.
@@ -23,7 +23,7 @@ pub(in crate::queue) struct LimiterState {
     /// Whether a request was held back since the last fold.
     has_held_back: bool,
     /// What clients got, if the scheduler shares by that.
-    pub(in crate::queue) usage: Option<UsageLog>,
+    pub(super) usage: Option<UsageLog>,
 }
 
 /// The cost of completed requests, summed over all threads.
@@ -33,18 +33,18 @@ fn cost_over(q: &Queue) -> u64 {
 
 impl LimiterState {
     /// Called while nothing is in flight.
-    pub(in crate::queue) fn new(q: &Queue, target: Target, for_shares: bool) -> Self {
+    pub(super) fn new(q: &Queue, target: Target, for_shares: bool) -> Self {
         let limiter = if for_shares { Limiter::for_shares(target) } else { Limiter::new(target) };
         let usage = for_shares.then(|| UsageLog::new(q));
         Self { limiter, sent: 0, over: 0, base: cost_over(q), has_held_back: false, usage }
     }
 
-    pub(in crate::queue) fn look_up_over(&mut self, q: &Queue) {
+    pub(super) fn look_up_over(&mut self, q: &Queue) {
         self.over = cost_over(q).wrapping_sub(self.base);
     }
 
     /// The work in flight, in nanoseconds of cost. Sums lag, so it may be less by now.
-    pub(in crate::queue) fn in_flight(&self) -> u64 {
+    pub(super) fn in_flight(&self) -> u64 {
         self.sent.wrapping_sub(self.over)
     }
 
@@ -52,7 +52,7 @@ impl LimiterState {
     ///
     /// COST: while the limiter is open, a load. While it limits, each recount reads one cache line per thread.
     #[inline]
-    pub(in crate::queue) fn lets_go(&mut self, q: &Queue, now: Time) -> bool {
+    pub(super) fn lets_go(&mut self, q: &Queue, now: Time) -> bool {
         self.limiter.is_open() || self.lets_go_now(q, now)
     }
 
@@ -72,7 +72,7 @@ impl LimiterState {
 
     /// A request is dispatched. It keeps its cost.
     #[inline]
-    pub(in crate::queue) fn send(&mut self, rq: &mut Request<'_>, now: Time) {
+    pub(super) fn send(&mut self, rq: &mut Request<'_>, now: Time) {
         let cost = self.limiter.cost(rq.op(), rq.nr_sectors());
         rq.body_mut().cost = cost;
         self.limiter.sent(cost, now);
@@ -88,7 +88,7 @@ impl LimiterState {
 
     /// When the limiter permits the next dispatch; the largest time if that depends on completions. `None`: it permits
     /// one now.
-    pub(in crate::queue) fn opens_at(&self, now: Time) -> Option<Time> {
+    pub(super) fn opens_at(&self, now: Time) -> Option<Time> {
         if self.limiter.is_open() {
             None
         } else if !self.limiter.has_room(self.in_flight(), 0) {
@@ -100,7 +100,7 @@ impl LimiterState {
 
     /// Passes the measurements to the limiter. `has_choice`: the scheduler has requests. `fairness`: what the scheduler
     /// says of shares.
-    pub(in crate::queue) fn fold(&mut self, q: &Queue, has_choice: bool, fairness: Fairness, now: Time) {
+    pub(super) fn fold(&mut self, q: &Queue, has_choice: bool, fairness: Fairness, now: Time) {
         self.look_up_over(q);
         // A scheduler may hold back requests that the limiter would permit. That says nothing about the device.
         let holds_back = has_choice && self.opens_at(now).is_some();
