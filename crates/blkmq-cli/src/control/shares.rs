@@ -1,7 +1,7 @@
 //! The weights and priorities that the configuration gives the exports of a queue, and which of them have no effect.
 
 use blkmq::{Class, DEFAULT_WEIGHT, IoPriority, RequestQueue};
-use blkmq_sched::{Description, Priorities};
+use blkmq_sched::{Description, FeedbackKind, Priorities};
 
 /// The scheduler for weights where none is named.
 pub(crate) const FAIR: &str = "fair";
@@ -107,8 +107,12 @@ fn raised_weights(q: &RequestQueue) -> Option<String> {
     })
 }
 
-/// Why the scheduler has nothing to choose from, if it has not.
+/// Why the scheduler has nothing to choose from, if it has not. One that is told what clients get bounds what the device
+/// has in flight, and so has requests to choose from whatever fits the device.
 fn idle_scheduler(q: &RequestQueue) -> Option<String> {
+    if Description::named(q.scheduler()).is_some_and(|scheduler| scheduler.feedback() == FeedbackKind::Usage) {
+        return None;
+    }
     let (depth, nr_requests) = (q.driver().topology().depth, q.knob("nr_requests").ok()?);
     let waits = nr_requests.parse::<u32>().is_ok_and(|nr_requests| nr_requests > depth.into());
     (!waits).then(|| {
@@ -162,6 +166,9 @@ mod tests {
         assert!(both.warnings(&q, false)[0].contains("with nr_requests=8 all requests fit the device's queue of 8"));
         set(&q, "nr_requests", "9");
         assert_eq!(both.warnings(&q, false), [""; 0]);
+        set(&q, "scheduler", "fair");
+        set(&q, "nr_requests", "8");
+        assert_eq!(both.warnings(&q, false), [""; 0], "a bound below the device's queue makes requests wait");
         set(&q, "scheduler", "none");
         let warnings = both.warnings(&q, false);
         let text = "the priority of gold (rt/0), bronze (idle) does nothing: there is no scheduler";

@@ -64,7 +64,8 @@ impl Reload {
                 lines.extend(warnings.iter().map(|warning| format!("{name}: {warning}")));
                 if plan.takes_fair(name) && placement.queue().scheduler() != FAIR {
                     lines.push(format!(
-                        "{name}: the file names no scheduler, so when the server starts anew it takes {FAIR}"
+                        "{name}: the file names no scheduler, so when the server starts anew it takes {FAIR}; to take \
+                         it now, set the knob scheduler to {FAIR}"
                     ));
                 }
             }

@@ -321,7 +321,8 @@ fn weights_without_a_scheduler_get_fair() {
     for words in [
         "the weights of clients and groups do nothing: mq-deadline does not share by weight; set the knob scheduler to \
          fair\n",
-        "the file names no scheduler, so when the server starts anew it takes fair\n",
+        "the file names no scheduler, so when the server starts anew it takes fair; to take it now, set the knob \
+         scheduler to fair\n",
     ] {
         let mut line = String::new();
         server.error.read_line(&mut line).unwrap();

@@ -9,10 +9,12 @@ use std::os::unix::net::UnixListener;
 use std::path::{PathBuf, absolute};
 use std::time::Duration;
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::io::Errno;
 use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay, socket_acceptconn,
-    socket_domain, socket_peercred, socket_type,
+    socket_domain, socket_type,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, acceptfrom_with};
 
@@ -88,8 +90,10 @@ impl Accepted {
     /// Creates the client at the other end of a connected Unix socket.
     #[must_use]
     pub fn of_unix(socket: OwnedFd) -> Self {
-        let peer = match socket_peercred(&socket) {
-            Ok(peer) => format!("process {} of user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw()),
+        let peer = match getsockopt(&socket, PeerCredentials) {
+            // The number that the system gives for a process outside of this one's namespace.
+            Ok(peer) if peer.pid() == 0 => format!("a process of another namespace, of user {}", peer.uid()),
+            Ok(peer) => format!("process {} of user {}", peer.pid(), peer.uid()),
             Err(_) => "an unknown process".to_owned(),
         };
         let source = Source::of_unix(socket.as_fd());
@@ -230,9 +234,11 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixStream;
+    use std::process::Command;
 
     use rustix::net::sockopt;
     use rustix::net::{SocketAddrUnix, bind, listen, socket_with};
+    use rustix::process::getuid;
     use rustix::thread::{Uid, set_thread_res_uid};
 
     use super::*;
@@ -253,6 +259,38 @@ mod tests {
             assert!(!path.exists());
         }
         assert_eq!(Address::unix("a"), Address::Unix { path: "a".into(), mode: 0o600 });
+    }
+
+    /// The line that the part of the next test in the other namespace prints begins with this.
+    const TOLD: &str = "the peer is ";
+
+    /// Red if the number 0, which the system gives for a process that this one cannot see, is taken for a process' own.
+    #[test]
+    fn a_peer_of_another_namespace_has_no_number() {
+        if std::env::var_os("BLKMQ_INHERITED_PEER").is_some() {
+            let socket = io::stdin().as_fd().try_clone_to_owned().expect("it was inherited");
+            println!("{TOLD}{}", Accepted::of_unix(socket).peer);
+            return;
+        }
+        let (ours, theirs) = UnixStream::pair().expect("there is a descriptor left");
+        let name = "acceptor::listener::tests::a_peer_of_another_namespace_has_no_number";
+        let run = Command::new("unshare")
+            .args(if getuid().is_root() { &[][..] } else { &["--user", "--map-root-user"] })
+            .args(["--pid", "--fork"])
+            .arg(std::env::current_exe().expect("this is a program"))
+            .args(["--exact", "--nocapture", name])
+            .env("BLKMQ_INHERITED_PEER", "1")
+            .stdin(OwnedFd::from(theirs))
+            .output()
+            .expect("util-linux is installed");
+        let (told, complaint) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+        if complaint.contains("unshare failed") {
+            println!("SKIP: this user may make no namespace of processes: {complaint}");
+            return;
+        }
+        let peer = told.lines().find_map(|line| line.split_once(TOLD)).unwrap_or_else(|| panic!("{told}{complaint}")).1;
+        assert!(peer.starts_with("a process of another namespace, of user "), "{peer}");
+        assert!(Accepted::of_unix(ours.into()).peer.starts_with(&format!("process {} of user", std::process::id())));
     }
 
     #[test]

@@ -3,6 +3,9 @@
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+
 /// Where a client comes from. Connections with the same source may be of the same client. Of an IPv6 address the first
 /// half counts, since one machine may have all addresses that begin with it.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +36,7 @@ impl Source {
     /// The user at the other end of a Unix socket.
     #[must_use]
     pub fn of_unix(socket: BorrowedFd<'_>) -> Self {
-        Self::User(rustix::net::sockopt::socket_peercred(socket).map_or(u32::MAX, |peer| peer.uid.as_raw()))
+        Self::User(getsockopt(&socket, PeerCredentials).map_or(u32::MAX, |peer| peer.uid()))
     }
 
     /// Returns the number of the user, if the source is a user.
