@@ -299,11 +299,10 @@ impl Fair {
         let start = self.flows.get(flow).start;
         let class = info.priority.class;
         let cost = self.costs.of(info.op, info.nr_sectors);
-        let exclusive = self.prices.note_went(flow, &info, now);
-        let client = self.clients.get(self.flows.get(flow).client);
-        let charge = exclusive
-            .map_or_else(|| self.charge_of(flow, &info), |ns| (ns as f64 * self.over_share(client, class)) as u64);
-        let finish = start.saturating_add(charge);
+        let predicted = self.charge_of(flow, &info);
+        let over_share = self.over_share(self.clients.get(self.flows.get(flow).client), class);
+        let exclusive = self.prices.note_went(flow, &info, now, [predicted as f64, over_share]);
+        let finish = start.saturating_add(exclusive.unwrap_or(predicted));
         let plane = &mut self.planes[class.index()];
         // A client that is served exclusively is ahead of the others, and a newcomer does not wait for these to catch
         // up.
@@ -374,7 +373,7 @@ impl Scheduler for Fair {
         match setting {
             Setting::MergeLimits(limits) => self.mergeable.limits = limits,
             Setting::Rotational(rotational) => (self.rotational, *self.run) = (rotational, None),
-            Setting::Costs(costs) => self.costs = costs,
+            Setting::Costs(costs) => self.take_costs(costs),
             Setting::NrRequests(_) | Setting::Slice(_) => {}
         }
     }

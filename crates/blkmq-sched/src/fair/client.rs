@@ -35,6 +35,8 @@ pub(super) struct Client {
     pub(super) is_hungry: bool,
     pub(super) mix: Option<Mix>,
     pub(super) pricing: Pricing,
+    /// What it asked for when a round ended last, whether that brought a price or not.
+    pub(super) tried: Option<Mix>,
     /// Operations were outstanding by the last report.
     pub(super) is_outstanding: bool,
     /// It got less than it was due when others were last let go.
@@ -269,9 +271,16 @@ impl Clients {
         self.debts.clear();
     }
 
+    /// Charges what is predicted from now on.
+    pub(super) fn forget_prices(&mut self) {
+        self.prices.clear();
+        self.all_mut().for_each(|client| (client.pricing, client.tried) = (Pricing::default(), None));
+    }
+
     /// Remembers what the requests of a client cost that leaves.
     fn remember_price(&mut self, client: &Client) {
         if client.pricing.tariff().is_none() || client.name == 0 {
+            self.prices.retain(|known| known.name != client.name);
             return;
         }
         let remembered = Remembered { name: client.name, pricing: client.pricing };
@@ -309,6 +318,7 @@ impl Client {
             is_hungry: false,
             mix: None,
             pricing: Pricing::default(),
+            tried: None,
             is_outstanding: false,
             was_below_due: false,
             has_left: false,
@@ -417,14 +427,12 @@ impl Fair {
         }
         let left = self.clients.get(place).clone();
         self.clients.remember_price(&left);
+        self.prices.forget(place);
         let (flows, name) = (left.flows, left.name);
         let mut debt = Debt { name, finish: [0; 3] };
         for (flow, class) in flows.into_iter().zip(Class::ALL) {
             let ended = self.flows.get(flow);
             self.lead.forget(flow);
-            if self.prices.subject() == Some(flow) {
-                self.prices.abandon();
-            }
             debug_assert!(ended.is_idle(), "a client leaves when none of its requests waits");
             debt.finish[class.index()] = ended.finish;
             if ended.is_active {

@@ -19,8 +19,10 @@ use alloc::vec::Vec;
 
 use super::Fair;
 use super::client::Client;
+use super::lead::Verdict;
 use super::mix::Counts;
 use super::tariff::{Measurement, Tariff};
+use crate::limiter::Costs;
 use crate::limiter::scale::{MS, SECOND};
 use crate::slab::Index;
 use crate::{Class, Fairness, Info, Time, Usage};
@@ -34,7 +36,7 @@ const LONGEST: u64 = 200 * MS;
 const SETTLE: u64 = 5 * MS;
 const COUNTS: u64 = 20 * MS;
 
-/// Nanoseconds of cost over share: by so much a turn raises a client's tag at most.
+/// Nanoseconds over share: by what is done in so many a turn raises a client's tag at most.
 const LONGEST_DEBT: u64 = SECOND;
 
 /// How many operations of others the device may have from before, and how many of the client tell a rate.
@@ -48,6 +50,9 @@ const LONGEST_PERIOD: u64 = 320 * SECOND;
 /// How many unlike clients have a turn in a round.
 const MOST: usize = 8;
 
+/// A cost that changes by more than this factor was not learned, but begins anew.
+const ANEW: f64 = 4.0;
+
 /// A round is void if others got so many times what the client got whose turn it is.
 const MOST_OF_OTHERS: f64 = 0.2;
 
@@ -59,8 +64,9 @@ struct Probe {
     began: Time,
     /// What completes since then counts.
     counts_from: Time,
-    /// The time until then was charged.
+    /// The time until then was charged, and by how much in all.
     charged_until: Time,
+    charged: f64,
     /// The last report before the present one.
     reported: Time,
     ns: u64,
@@ -87,12 +93,25 @@ pub(super) struct Prices {
     period: u64,
     /// How long an operation took on average, one after the other, in nanoseconds.
     each: u64,
+    /// The cost that was done in a nanosecond, in nanoseconds. Times are worth so much beside the costs that clients
+    /// without a tariff are charged.
+    rate: f64,
 }
 
 impl Prices {
     pub(super) fn new() -> Self {
         let (measured, period) = (Vec::with_capacity(MOST), SHORTEST_PERIOD);
-        Self { probe: None, pause: None, measured, steady: 0, ended: Time(0), next_round: Time(0), period, each: 0 }
+        Self {
+            probe: None,
+            pause: None,
+            measured,
+            steady: 0,
+            ended: Time(0),
+            next_round: Time(0),
+            period,
+            each: 0,
+            rate: 1.0,
+        }
     }
 
     /// The flow of the client that is served exclusively.
@@ -105,27 +124,50 @@ impl Prices {
         self.probe.is_some() || self.pause.is_some()
     }
 
-    /// A request of a flow goes. If the flow is served exclusively: the nanoseconds for which it is charged.
-    pub(super) fn note_went(&mut self, flow: Index, info: &Info, now: Time) -> Option<u64> {
+    /// A request of a flow goes. If the flow is served exclusively: by how much its tag rises. Until the device has
+    /// worked off what it had, that is what is predicted.
+    pub(super) fn note_went(
+        &mut self,
+        flow: Index,
+        info: &Info,
+        now: Time,
+        [predicted, over_share]: [f64; 2],
+    ) -> Option<u64> {
+        let rate = self.rate;
         let probe = self.probe.as_mut().filter(|probe| probe.flow == flow)?;
         probe.went.add(info.op, info.nr_sectors);
         let ns = now.since(probe.charged_until);
         probe.charged_until = probe.charged_until.after(ns);
-        Some(ns)
+        let by_time = if now < probe.counts_from { predicted } else { ns as f64 * rate * over_share };
+        let charge = by_time.min(LONGEST_DEBT as f64 * rate - probe.charged).max(0.0);
+        probe.charged += charge;
+        Some(charge as u64)
     }
 
-    /// The client leaves that is served exclusively.
-    pub(super) fn abandon(&mut self) {
+    /// A client leaves.
+    pub(super) fn forget(&mut self, place: u16) {
+        self.measured.retain(|(of, _)| *of != place);
+        if let Some(probe) = self.probe.filter(|probe| probe.place == place) {
+            self.abandon(probe.reported);
+        }
+    }
+
+    /// The round ends at once, and nothing was measured.
+    fn abandon(&mut self, now: Time) {
         (self.probe, self.pause, self.steady) = (None, None, 0);
+        (self.ended, self.next_round) = (now, now.after(self.period));
     }
 }
 
 impl Fair {
     /// Looks at the end of a window whether requests of unlike clients are to be priced.
-    pub(super) fn price(&mut self, fairness: Fairness, is_ordered: bool, each: u64, now: Time) {
-        let is_steady = is_ordered && fairness != Fairness::Violated;
+    pub(super) fn price(&mut self, fairness: Fairness, verdict: &Verdict, now: Time) {
+        let &Verdict { is_ordered, each, rate, .. } = verdict;
+        // Clients with few operations outstanding are always below their due.
+        let is_unfair = self.clients.iter().any(|client| client.is_hungry && client.usage.is_below_due());
+        let is_steady = is_ordered && !(fairness == Fairness::Violated && is_unfair) && rate > 0.0;
         self.prices.steady = if is_steady { self.prices.steady.saturating_add(1) } else { 0 };
-        self.prices.each = each;
+        (self.prices.each, self.prices.rate) = (each, rate);
         let mixes = || self.clients.iter().filter(|client| client.is_hungry).filter_map(|client| client.mix);
         let are_alike = mixes().next().is_none_or(|first| mixes().all(|mix| mix.is_like(&first)));
         if are_alike {
@@ -140,7 +182,11 @@ impl Fair {
             }
             return;
         }
-        let is_covered = |client: &Client| client.mix.is_none_or(|mix| client.pricing.covers(&mix));
+        let is_covered = |client: &Client| {
+            client
+                .mix
+                .is_none_or(|mix| client.pricing.covers(&mix) || client.tried.is_some_and(|tried| tried.is_like(&mix)))
+        };
         if self.clients.iter().any(|client| client.is_hungry && !is_covered(client)) {
             self.prices.period = SHORTEST_PERIOD;
             self.prices.next_round = self.prices.next_round.min(self.prices.ended.after(SHORTEST_PERIOD));
@@ -179,6 +225,7 @@ impl Fair {
             began: now,
             counts_from: now.after(settle),
             charged_until: now.after(settle),
+            charged: 0.0,
             reported: now,
             ns: 0,
             went: Counts::default(),
@@ -194,11 +241,25 @@ impl Fair {
         for place in 0..self.clients.nr_places() {
             let measured = &self.prices.measured;
             let Some(client) = self.clients.joined(place).filter(|client| client.is_hungry) else { continue };
+            let tried = client.mix;
             let own = measured.iter().find(|(of, _)| *of == place);
             let alike = || measured.iter().find(|(_, known)| client.mix.is_some_and(|mix| known.mix.is_like(&mix)));
             if let Some((_, measurement)) = own.or_else(alike).copied() {
                 self.clients.get_mut(place).pricing.note(&measurement, &self.costs);
             }
+            self.clients.get_mut(place).tried = tried;
+        }
+    }
+
+    /// Takes other costs. If they begin anew, what was measured beside the old ones says nothing.
+    pub(super) fn take_costs(&mut self, costs: Costs) {
+        let pairs = self.costs.by_kind().into_iter().zip(costs.by_kind());
+        let begin_anew = pairs.into_iter().any(|(old, new)| !(1.0 / ANEW..=ANEW).contains(&(new / old)));
+        self.costs = costs;
+        if begin_anew {
+            self.prices.measured.clear();
+            self.prices.abandon(self.prices.ended);
+            self.clients.forget_prices();
         }
     }
 
@@ -234,7 +295,8 @@ impl Fair {
             let counts = if of_thread.client == subject { &mut probe.done } else { &mut probe.others };
             counts.add_usage(of_thread);
         }
-        let is_enough = probe.ns >= COUNTS && probe.done.operations() >= ENOUGH as f64;
+        // Without a report for long, the queue stood still.
+        let is_enough = probe.ns >= COUNTS && probe.done.operations() >= ENOUGH as f64 && turn < 2 * LONGEST;
         if !is_enough && turn < LONGEST {
             return;
         }
@@ -242,13 +304,13 @@ impl Fair {
         (self.prices.probe, self.prices.pause) = (None, Some((now.after(turn), None)));
         let [went_cost, done_cost, others] = [went, done, others].map(|of| Tariff::predicted(&self.costs).sum(&of));
         if !is_enough || others > MOST_OF_OTHERS * done_cost {
-            // Prices hold beside each other, or not at all.
+            // What is measured in one round holds beside the rest of it.
             self.prices.measured.clear();
             self.end_round(now);
             return;
         }
         self.clients.get_mut(place).pricing.note_merged(went_cost, done_cost);
-        let measurement = Measurement::new(&went, ns, &self.costs);
+        let measurement = Measurement::new(&went, ns as f64 * self.prices.rate, &self.costs);
         self.prices.measured.extend(measurement.map(|measurement| (place, measurement)));
         self.prices.pause = Some((now.after(turn), Some(place + 1)));
     }

@@ -62,7 +62,7 @@ impl Tariff {
     }
 }
 
-/// What went to the device while it did all it could, by nanosecond.
+/// What went to the device while it did all it could, by nanosecond of cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Measurement {
     pub(super) mix: Mix,
@@ -70,9 +70,9 @@ pub(super) struct Measurement {
 }
 
 impl Measurement {
-    /// `None` if nothing went.
-    pub(super) fn new(counts: &Counts, ns: u64, costs: &Costs) -> Option<Self> {
-        let rates = counts.map(|count| count / ns.max(1) as f64);
+    /// `cost`: what the time was worth. `None` if nothing went.
+    pub(super) fn new(counts: &Counts, cost: f64, costs: &Costs) -> Option<Self> {
+        let rates = counts.map(|count| count / cost);
         Some(Self { mix: Mix::of(counts, Tariff::predicted(costs).by_kind(counts))?, rates })
     }
 

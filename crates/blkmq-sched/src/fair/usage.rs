@@ -83,7 +83,7 @@ impl Fair {
         }
         let verdict = self.judge(ns);
         let fairness = self.fairness(&verdict, now);
-        self.price(fairness, verdict.is_ordered, verdict.each, now);
+        self.price(fairness, &verdict, now);
         self.pace(now);
         self.begin_window(now);
         fairness
