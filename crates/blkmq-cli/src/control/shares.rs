@@ -107,8 +107,8 @@ fn raised_weights(q: &RequestQueue) -> Option<String> {
     })
 }
 
-/// Why the scheduler has nothing to choose from, if it has not. One that is told what clients get bounds what the device
-/// has in flight, and so has requests to choose from whatever fits the device.
+/// Why the scheduler has nothing to choose from, if it has not. One that is told what clients get bounds what the
+/// device has in flight, and so has requests to choose from whatever fits the device.
 fn idle_scheduler(q: &RequestQueue) -> Option<String> {
     if Description::named(q.scheduler()).is_some_and(|scheduler| scheduler.feedback() == FeedbackKind::Usage) {
         return None;

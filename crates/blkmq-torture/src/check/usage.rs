@@ -104,8 +104,8 @@ impl Usage {
             }
             if !settled.is_within(told) || !told.is_within(&most) {
                 let what = format!(
-                    "the scheduler was told of {:?} operations and sectors of reads and writes, and other operations, of one client, and right \
-                     would be {:?} to {:?}",
+                    "the scheduler was told of {:?} operations and sectors of reads and writes, and other operations, of \
+                     one client, and right would be {:?} to {:?}",
                     told.0, settled.0, most.0
                 );
                 return Err(Violation::new(RULE, what));
