@@ -299,9 +299,13 @@ impl Fair {
         let start = self.flows.get(flow).start;
         let class = info.priority.class;
         let cost = self.costs.of(info.op, info.nr_sectors);
-        let predicted = self.charge_of(flow, &info);
-        let over_share = self.over_share(self.clients.get(self.flows.get(flow).client), class);
-        let exclusive = self.prices.note_went(flow, &info, now, [predicted as f64, over_share]);
+        let client = self.clients.get(self.flows.get(flow).client);
+        let over_share = self.over_share(client, class);
+        let predicted = (client.cost(&self.costs, &info) * over_share) as u64;
+        let exclusive = self.prices.probe_of(flow).map(|probe| {
+            probe.went.add(info.op, info.nr_sectors);
+            probe.charge(predicted, over_share, now)
+        });
         let finish = start.saturating_add(exclusive.unwrap_or(predicted));
         let plane = &mut self.planes[class.index()];
         // A client that is served exclusively is ahead of the others, and a newcomer does not wait for these to catch

@@ -25,7 +25,7 @@ use super::tariff::{Measurement, Tariff};
 use crate::limiter::Costs;
 use crate::limiter::scale::{MS, SECOND};
 use crate::slab::Index;
-use crate::{Class, Fairness, Info, Time, Usage};
+use crate::{Class, Fairness, Time, Usage};
 
 /// In so many windows in a row nobody was below its due: then the device has what it needs.
 const STEADY: u32 = 4;
@@ -58,7 +58,7 @@ const MOST_OF_OTHERS: f64 = 0.2;
 
 /// One client is served exclusively.
 #[derive(Debug, Clone, Copy)]
-struct Probe {
+pub(super) struct Probe {
     place: u16,
     flow: Index,
     began: Time,
@@ -67,13 +67,28 @@ struct Probe {
     /// The time until then was charged, and by how much in all.
     charged_until: Time,
     charged: f64,
+    /// What a nanosecond is worth: [`Prices::rate`].
+    rate: f64,
     /// The last report before the present one.
     reported: Time,
     ns: u64,
     /// The requests of the client that went, its operations that are over, and those of others.
-    went: Counts,
+    pub(super) went: Counts,
     done: Counts,
     others: Counts,
+}
+
+impl Probe {
+    /// Returns by how much a request that is dispatched now raises the tag of its flow: the prediction until the device
+    /// has worked off what it had, and then the worth of the time since the last one.
+    pub(super) fn charge(&mut self, predicted: u64, over_share: f64, now: Time) -> u64 {
+        let ns = now.since(self.charged_until);
+        self.charged_until = self.charged_until.after(ns);
+        let by_time = if now < self.counts_from { predicted as f64 } else { ns as f64 * self.rate * over_share };
+        let charge = by_time.min(LONGEST_DEBT as f64 * self.rate - self.charged).max(0.0);
+        self.charged += charge;
+        charge as u64
+    }
 }
 
 /// Rounds in which clients are served exclusively, in turn.
@@ -124,24 +139,10 @@ impl Prices {
         self.probe.is_some() || self.pause.is_some()
     }
 
-    /// A request of a flow goes. If the flow is served exclusively: by how much its tag rises. Until the device has
-    /// worked off what it had, that is what is predicted.
-    pub(super) fn note_went(
-        &mut self,
-        flow: Index,
-        info: &Info,
-        now: Time,
-        [predicted, over_share]: [f64; 2],
-    ) -> Option<u64> {
-        let rate = self.rate;
-        let probe = self.probe.as_mut().filter(|probe| probe.flow == flow)?;
-        probe.went.add(info.op, info.nr_sectors);
-        let ns = now.since(probe.charged_until);
-        probe.charged_until = probe.charged_until.after(ns);
-        let by_time = if now < probe.counts_from { predicted } else { ns as f64 * rate * over_share };
-        let charge = by_time.min(LONGEST_DEBT as f64 * rate - probe.charged).max(0.0);
-        probe.charged += charge;
-        Some(charge as u64)
+    /// The turn of a flow, if it is served exclusively.
+    #[inline]
+    pub(super) fn probe_of(&mut self, flow: Index) -> Option<&mut Probe> {
+        self.probe.as_mut().filter(|probe| probe.flow == flow)
     }
 
     /// A client leaves.
@@ -226,6 +227,7 @@ impl Fair {
             counts_from: now.after(settle),
             charged_until: now.after(settle),
             charged: 0.0,
+            rate: self.prices.rate,
             reported: now,
             ns: 0,
             went: Counts::default(),
