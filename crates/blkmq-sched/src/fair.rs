@@ -172,7 +172,8 @@ impl Fair {
     /// The charge for a request: by how much it raises the finish tag of its flow, which is active.
     fn charge_of(&self, flow: Index, info: &Info) -> u64 {
         let client = self.clients.get(self.flows.get(flow).client);
-        (client.cost(&self.costs, info) * self.over_share(client, info.priority.class)) as u64
+        let cost = client.cost(self.costs.of(info.op, info.nr_sectors), info);
+        (cost * self.over_share(client, info.priority.class)) as u64
     }
 
     /// One over the share of a client that is active in this class.
@@ -232,23 +233,27 @@ impl Fair {
     fn next_class(&mut self, now: Time) -> Option<Class> {
         let is_waiting = |class: &Class| !self.planes[class.index()].waiting.is_empty();
         let highest = Class::ALL.into_iter().find(is_waiting)?;
-        let is_aged = |class: &Class| {
-            self.oldest_of_next(*class).is_some_and(|since| since.after(AGED) <= now) && self.first_may_go(*class, now)
-        };
-        Some(Class::ALL.into_iter().skip(highest.index() + 1).find(is_aged).unwrap_or(highest))
+        Some(
+            Class::ALL.into_iter().skip(highest.index() + 1).find(|class| self.is_aged(*class, now)).unwrap_or(highest),
+        )
     }
 
-    /// Whether the flow of this class goes that has the least start tag.
-    fn first_may_go(&mut self, class: Class, now: Time) -> bool {
+    /// Whether the flow of this class with the least start tag is next, and its oldest request has waited for too long.
+    fn is_aged(&mut self, class: Class, now: Time) -> bool {
         let Some(first) = self.planes[class.index()].waiting.first(&self.flows) else { return false };
-        class != Class::BestEffort
-            || self.exclusive_or(first) == first && !self.must_wait(self.flows.get(first).start, now)
+        let oldest = self.flows.get(first).oldest(&self.requests);
+        oldest.is_some_and(|since| since.after(AGED) <= now) && self.next_flow(class, now) == Some(first)
     }
 
-    /// Since when the oldest request waits of the flow of this class that is next.
-    fn oldest_of_next(&self, class: Class) -> Option<Time> {
-        let flow = self.planes[class.index()].waiting.first(&self.flows)?;
-        self.flows.get(flow).oldest(&self.requests)
+    /// The flow of this class that is next: the one with the least start tag, unless another one is served exclusively.
+    /// `None` if nothing waits, or if that flow must wait for the floor.
+    fn next_flow(&mut self, class: Class, now: Time) -> Option<Index> {
+        let first = self.planes[class.index()].waiting.first(&self.flows)?;
+        if class != Class::BestEffort {
+            return Some(first);
+        }
+        let flow = self.exclusive_or(first);
+        (flow != first || !self.must_wait(self.flows.get(first).start, now)).then_some(flow)
     }
 
     /// Chooses the flow, and the request within it.
@@ -259,11 +264,7 @@ impl Fair {
         let (flow, item) = match continued {
             Some(found) => found,
             None => {
-                let first = self.planes[class.index()].waiting.first(&self.flows)?;
-                let flow = if class == Class::BestEffort { self.exclusive_or(first) } else { first };
-                if class == Class::BestEffort && flow == first && self.must_wait(self.flows.get(flow).start, now) {
-                    return None;
-                }
+                let flow = self.next_flow(class, now)?;
                 (flow, self.flows.get(flow).next(&self.requests)?)
             }
         };
@@ -301,7 +302,7 @@ impl Fair {
         let cost = self.costs.of(info.op, info.nr_sectors);
         let client = self.clients.get(self.flows.get(flow).client);
         let over_share = self.over_share(client, class);
-        let predicted = (client.cost(&self.costs, &info) * over_share) as u64;
+        let predicted = (client.cost(cost, &info) * over_share) as u64;
         let exclusive = self.prices.probe_of(flow).map(|probe| {
             probe.went.add(info.op, info.nr_sectors);
             probe.charge(predicted, over_share, now)
@@ -354,8 +355,7 @@ impl Fair {
             return false;
         }
         let client = self.clients.get(flow.client);
-        let over_share = self.groups.over_share(client.group, Sum::Active(flow.class), client.in_use);
-        f64::from(flow.nr_waiting) * over_share >= f64::from(room)
+        f64::from(flow.nr_waiting) * self.over_share(client, flow.class) >= f64::from(room)
     }
 
     fn flow_of(&self, info: &Info) -> Index {

@@ -1,7 +1,9 @@
 //! The weights and priorities that the configuration gives the exports of a queue, and which of them have no effect.
 
 use blkmq::{Class, DEFAULT_WEIGHT, IoPriority, RequestQueue};
-use blkmq_sched::{Description, FeedbackKind, Priorities};
+use blkmq_sched::{Description, Priorities};
+
+use crate::schedulers::bounds_for_shares;
 
 /// The scheduler for weights where none is named.
 pub(crate) const FAIR: &str = "fair";
@@ -110,7 +112,7 @@ fn raised_weights(q: &RequestQueue) -> Option<String> {
 /// Why the scheduler has nothing to choose from, if it has not. One that is told what clients get bounds what the
 /// device has in flight, and so has requests to choose from whatever fits the device.
 fn idle_scheduler(q: &RequestQueue) -> Option<String> {
-    if Description::named(q.scheduler()).is_some_and(|scheduler| scheduler.feedback() == FeedbackKind::Usage) {
+    if bounds_for_shares(q.scheduler()) {
         return None;
     }
     let (depth, nr_requests) = (q.driver().topology().depth, q.knob("nr_requests").ok()?);

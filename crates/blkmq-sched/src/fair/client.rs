@@ -93,12 +93,12 @@ impl Departed {
     }
 
     fn of_name_mut(&mut self, name: u64) -> Option<&mut Client> {
-        self.0.iter_mut().find(|left| name != 0 && left.name == name)
+        self.0.iter_mut().find(|left| left.is_called(name))
     }
 
     /// The client of this name that left last.
     pub(super) fn latest(&self, name: u64) -> Option<&Client> {
-        self.0.iter().rfind(|left| name != 0 && left.name == name)
+        self.0.iter().rfind(|left| left.is_called(name))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Client> {
@@ -115,7 +115,7 @@ impl Departed {
         while at < self.0.len() {
             let (before, behind) = self.0.split_at_mut(at);
             let name = behind[0].name;
-            match before.iter_mut().find(|left| name != 0 && left.name == name) {
+            match before.iter_mut().find(|left| left.is_called(name)) {
                 Some(first) => {
                     first.usage.absorb(&behind[0].usage);
                     (first.is_hungry, first.mix) = (behind[0].is_hungry, behind[0].mix);
@@ -128,7 +128,7 @@ impl Departed {
 
     /// Takes the client of this name out. Called when those of one name are one.
     pub(super) fn take(&mut self, name: u64) -> Option<Client> {
-        let at = self.0.iter().position(|left| name != 0 && left.name == name)?;
+        let at = self.0.iter().position(|left| left.is_called(name))?;
         Some(self.0.remove(at))
     }
 
@@ -152,6 +152,11 @@ pub(super) struct Clients {
 
 /// The place of the client that stands for all that did not join.
 const STRANGER: u16 = u16::MAX;
+
+/// The clients that joined.
+fn joined_mut(places: &mut [Tracked<Option<Client>>]) -> impl Iterator<Item = &mut Client> {
+    places.iter_mut().filter_map(|client| client.as_mut())
+}
 
 /// A flow for each class.
 fn new_flows(flows: &mut Slab<Flow>, place: u16) -> [Index; 3] {
@@ -223,7 +228,7 @@ impl Clients {
 
     /// The same.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
-        self.places.iter_mut().filter_map(|client| client.as_mut())
+        joined_mut(&mut self.places)
     }
 
     /// The clients that joined, and those that have left.
@@ -233,19 +238,17 @@ impl Clients {
 
     /// The same.
     pub(super) fn in_window_mut(&mut self) -> impl Iterator<Item = &mut Client> {
-        let joined = self.places.iter_mut().filter_map(|client| client.as_mut());
-        joined.chain(self.departed.iter_mut())
+        joined_mut(&mut self.places).chain(self.departed.iter_mut())
     }
 
     /// The same, and the one for all others.
     pub(super) fn watched_mut(&mut self) -> impl Iterator<Item = &mut Client> {
-        let joined = self.places.iter_mut().filter_map(|client| client.as_mut());
-        core::iter::once(&mut *self.stranger).chain(joined).chain(self.departed.iter_mut())
+        core::iter::once(&mut *self.stranger).chain(joined_mut(&mut self.places)).chain(self.departed.iter_mut())
     }
 
     /// A client that has joined again under its name got all that its name got in the window.
     pub(super) fn reunite(&mut self) {
-        for client in self.places.iter_mut().filter_map(|client| client.as_mut()) {
+        for client in joined_mut(&mut self.places) {
             if let Some(left) = self.departed.take(client.name) {
                 client.usage.absorb(&left.usage);
             }
@@ -262,8 +265,7 @@ impl Clients {
 
     /// The clients that joined, and the one for all others.
     pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Client> {
-        let joined = self.places.iter_mut().filter_map(|client| client.as_mut());
-        core::iter::once(&mut *self.stranger).chain(joined)
+        core::iter::once(&mut *self.stranger).chain(joined_mut(&mut self.places))
     }
 
     /// Tags begin anew, so nobody who has left owes anything.
@@ -329,13 +331,15 @@ impl Client {
         self.id
     }
 
-    /// What a request costs the client, in nanoseconds.
+    /// Whether the client has this name. Clients with the name 0 have none.
+    fn is_called(&self, name: u64) -> bool {
+        name != 0 && self.name == name
+    }
+
+    /// The cost of a request to the client, in nanoseconds: `predicted`, unless there is a tariff.
     #[inline]
-    pub(super) fn cost(&self, costs: &Costs, info: &Info) -> f64 {
-        match self.pricing.tariff() {
-            Some(tariff) => tariff.of(info.op, info.nr_sectors),
-            None => costs.of(info.op, info.nr_sectors).into(),
-        }
+    pub(super) fn cost(&self, predicted: u32, info: &Info) -> f64 {
+        self.pricing.tariff().map_or(predicted.into(), |tariff| tariff.of(info.op, info.nr_sectors))
     }
 
     /// What operations that are over have cost it, in nanoseconds.

@@ -102,18 +102,19 @@ impl Fair {
 
         let Self { planes, flows, clients, costs, .. } = self;
         let Plane { idle, virtual_time, last_finish, dispatched, .. } = &mut planes[class.index()];
+        let behind = parts.behind;
         for (went, chosen) in order.iter_mut().enumerate() {
-            let behind = parts.behind;
             let part = parts.next().expect("as many wait as there are places");
             let place = part.next.expect("it waits");
             let info = &batch[usize::from(place)].info;
-            let charge = clients.of(info.client).cost(costs, info) * part.over_share;
+            let cost = costs.of(info.op, info.nr_sectors);
+            let charge = clients.of(info.client).cost(cost, info) * part.over_share;
             *chosen = place;
             **virtual_time = (**virtual_time).max(part.start);
             part.start = part.start.saturating_add(charge as u64);
             **last_finish = (**last_finish).max(part.start);
             (part.next, part.tagged) = (behind[usize::from(place)], MAX_FAST_BATCH + went);
-            part.served += u64::from(costs.of(info.op, info.nr_sectors));
+            part.served += u64::from(cost);
             if part.next.is_none() {
                 let flow = flows.get_mut(part.flow);
                 (flow.finish, flow.start, flow.idle_since) = (part.start, part.start, now);

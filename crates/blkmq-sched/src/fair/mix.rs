@@ -1,5 +1,6 @@
 //! What a client asks for.
 
+use crate::direction::Direction;
 use crate::{Op, Usage};
 
 /// Parts of a cost differ by more than this, or do not matter if they are less.
@@ -18,7 +19,7 @@ pub(super) struct Counts(pub(super) [f64; NR]);
 impl Counts {
     /// Adds a request.
     pub(super) fn add(&mut self, op: Op, sectors: u32) {
-        let at = if op.is_read() { 0 } else { 1 };
+        let at = Direction::of(op) as usize;
         if op.moves_data() {
             self.0[at] += 1.0;
             self.0[3 + at] += f64::from(sectors);

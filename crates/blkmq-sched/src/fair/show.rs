@@ -3,7 +3,6 @@
 use core::fmt;
 
 use super::Fair;
-use super::group::Sum;
 use crate::Class;
 
 impl Fair {
@@ -18,7 +17,7 @@ impl Fair {
                 if !flow.is_active {
                     continue;
                 }
-                let share = 1.0 / self.groups.over_share(client.group, Sum::Active(class), client.in_use);
+                let share = 1.0 / self.over_share(client, class);
                 let (id, weight, waiting) = (client.id().0, client.configured_weight(), flow.nr_waiting);
                 writeln!(out, "client {id} {class:?} weight {weight} share {share:.4} waiting {waiting}")?;
                 writeln!(out, "  start {} ns finish {} ns", flow.start, flow.finish)?;

@@ -8,6 +8,7 @@
 
 use super::mix::{Counts, Mix, NR};
 use crate::Op;
+use crate::direction::Direction;
 use crate::limiter::Costs;
 
 /// How many measurements of different mixes a client keeps, and how often a tariff is fitted to them.
@@ -33,7 +34,7 @@ impl Tariff {
 
     /// The cost of a request.
     pub(super) fn of(&self, op: Op, sectors: u32) -> f64 {
-        let at = if op.is_read() { 0 } else { 1 };
+        let at = Direction::of(op) as usize;
         if op.moves_data() { self.0[at] + self.0[3 + at] * f64::from(sectors) } else { self.0[2] }
     }
 

@@ -28,9 +28,7 @@ impl Served {
             self.operations[2] += 1;
         }
     }
-}
 
-impl Served {
     /// What was added to `earlier`.
     pub(in crate::queue) fn since(self, earlier: Self) -> Self {
         Self {
